@@ -1,0 +1,1 @@
+"""The tools a model may call, each confined to the session's workspace by one opener (`workspace`)."""
