@@ -12,7 +12,7 @@ compact line of valid JSON, which `tracewriter.jsonl.raw` makes of anything.
 from __future__ import annotations
 
 import re
-from datetime import datetime  # noqa: TC003 - msgspec resolves annotations at run time
+from datetime import datetime
 from typing import Final, TypeAlias, get_args
 
 import msgspec

@@ -53,13 +53,13 @@ _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One frame. `body` is a copy of its own: it outlives the receive buffer."""
+    """One frame. A body that is a view lives only until the next receive."""
 
     kind: Kind
     channel: int = 0
     count: int = 0
     first: int = 0
-    body: bytes = b""
+    body: bytes | memoryview = b""
     flags: int = 0
 
 
@@ -152,7 +152,7 @@ def encode(
     return HEADER.pack(len(data), kind, flags, 0, channel, count, first) + data
 
 
-def decode_body(body: bytes, as_type: type[_T]) -> _T:
+def decode_body(body: bytes | memoryview, as_type: type[_T]) -> _T:
     """A control frame's body. Raises ProtocolError when it is not what the kind says."""
     try:
         return msgspec.json.decode(body, type=as_type)
@@ -161,24 +161,24 @@ def decode_body(body: bytes, as_type: type[_T]) -> _T:
 
 
 class FrameDecoder:
-    """Sans-IO: bytes in, cut anywhere; complete frames out. Raises ProtocolError once, at the first wrong header.
+    """Sans-IO: bytes in, cut anywhere; complete frames out. Raises ProtocolError at the first wrong header.
 
-    Keeps at most one incomplete frame, so its memory is bounded by MAX_FRAME and what one feed brings.
+    Keeps at most one incomplete frame, so its memory is bounded by MAX_FRAME and what one call brings.
     """
 
-    __slots__ = ("_rest",)
+    __slots__ = ("rest",)
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.rest = b""
 
-    @property
-    def pending(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._rest)
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete now; their bodies are copies."""
+        return self.parse(self.rest + data if self.rest else data)
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """The frames that are complete now. A bad header raises only after the frames before it were returned."""
-        buffer = self._rest + data if self._rest else bytes(data)
+    def parse(self, buffer: bytes | memoryview) -> list[Frame]:
+        """The frames in `buffer`, which must begin with what `rest` held; the bodies are slices of it (of a memoryview: views,
+        valid as long as the buffer is). A wrong header raises only in the call that finds it first: frames before it come out.
+        """
         frames: list[Frame] = []
         at, end = 0, len(buffer)
         while end - at >= HEADER_BYTES:
@@ -186,24 +186,16 @@ class FrameDecoder:
             known = _KINDS.get(kind)
             problem = _problem(length, known, flags, zero, count)
             if problem or known is None:
-                if frames:  # give what came before; the next feed meets the bad header again, first
+                if frames:
                     break
                 raise ProtocolError(problem)
-            if end - at - HEADER_BYTES < length:
+            start = at + HEADER_BYTES
+            if end - start < length:
                 break
-            at += HEADER_BYTES
-            frames.append(Frame(known, channel, count, first, buffer[at : at + length], flags))
-            at += length
-        self._rest = buffer[at:]
+            at = start + length
+            frames.append(Frame(known, channel, count, first, buffer[start:at], flags))
+        self.rest = bytes(buffer[at:])
         return frames
-
-    def check(self) -> None:
-        """Raise ProtocolError when what is pending starts with a header that can never be right."""
-        if len(self._rest) >= HEADER_BYTES:
-            length, kind, flags, zero, _, count, _ = HEADER.unpack_from(self._rest)
-            problem = _problem(length, _KINDS.get(kind), flags, zero, count)
-            if problem:
-                raise ProtocolError(problem)
 
 
 def _problem(length: int, kind: Kind | None, flags: int, zero: int, count: int) -> str:

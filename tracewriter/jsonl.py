@@ -1,0 +1,198 @@
+"""One JSON object per line, whatever is put in: the boundary where odd values are made safe, marked and counted.
+
+Lines end in LF and nothing else does: U+2028, U+0085 and form feeds are content. The fast path is msgspec; what it cannot
+encode (lone surrogates, foreign objects, deep nesting, NaN, huge integers) takes the slow path here, which never raises.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from enum import Enum
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from tracewriter.config import MAX_LINE
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+MAX_DEPTH: Final = 64  # deeper nesting breaks decoders (msgspec near 1,000, others earlier)
+_CUTS: Final = (64 * 1024, 16 * 1024, 4 * 1024, 1024, 200)  # characters kept of a field, tried in this order
+_MAX_ITEMS: Final = 100_000  # values walked of one body, so that a hostile object cannot hold up the run
+_LOOK_BACK: Final = 200  # a cut backs off to white space at most so far
+
+encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder()
+
+
+class Repairs:
+    """Counts what had to be changed to make a value encodable."""
+
+    __slots__ = ("count", "items")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.items = 0
+
+    def mark(self, text: str) -> str:
+        """Count one repair and give its visible mark."""
+        self.count += 1
+        return text
+
+
+def raw(value: object) -> Raw:
+    """Any value, or JSON text in bytes, as one compact line of valid JSON. Never raises; text that is no JSON becomes a string."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = loads(bytes(value))
+    try:
+        encoded = encoder.encode(value)
+        if b"null" not in encoded:  # NaN is written as null: only then look for it
+            return Raw(encoded)
+    except (TypeError, ValueError, RecursionError, OverflowError, NotImplementedError):
+        pass
+    return Raw(encoder.encode(to_json(value, Repairs())))
+
+
+def loads(data: bytes) -> JsonValue:
+    """JSON text to plain values, accepting what strict decoders refuse (a BOM, lone surrogate escapes, huge integers).
+
+    What is no JSON at all comes back as the text itself, repaired to valid Unicode.
+    """
+    if data[:3] == b"\xef\xbb\xbf":
+        data = data[3:]
+    try:
+        value: JsonValue = _decoder.decode(data)
+        return value
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass
+    text = data.decode("utf-8", "replace")
+    try:
+        return to_json(json.loads(text), Repairs())
+    except (ValueError, RecursionError):
+        return text
+
+
+def to_json(value: object, repairs: Repairs, depth: int = 0) -> JsonValue:
+    """A copy of any value made of plain JSON types, every repair counted. Never raises, bounded in depth and size."""
+    repairs.items += 1
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return safe_str(str(value), repairs)
+    if isinstance(value, int):
+        number = int(value)
+        return number if -(2**63) <= number < 2**64 else repairs.mark(_digits(number))
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else repairs.mark(str(float(value)))
+    if depth >= MAX_DEPTH or repairs.items > _MAX_ITEMS:
+        return repairs.mark("[left out: nested too deep]" if depth >= MAX_DEPTH else "[left out: too many values]")
+    return _container(value, repairs, depth)
+
+
+def _container(value: object, repairs: Repairs, depth: int) -> JsonValue:
+    match value:
+        case Raw():
+            return to_json(loads(bytes(value)), repairs, depth)
+        case Struct():
+            fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+            return {name: to_json(item, repairs, depth + 1) for name, item in fields if item is not UNSET}
+        case Mapping():
+            return _object(value, repairs, depth)
+        case list() | tuple() | set() | frozenset():
+            return _array(list(value), repairs, depth)
+        case bytes() | bytearray() | memoryview():
+            return repairs.mark(f"[{len(value)} bytes]")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Enum():
+            return to_json(value.value, repairs, depth + 1)
+        case _:
+            # repr() is foreign code: it may raise or run for long, so only the type is named
+            return repairs.mark(f"[cannot be recorded: {safe_str(type(value).__name__, repairs)}]")
+
+
+def _array(items: list[object], repairs: Repairs, depth: int) -> list[JsonValue]:
+    out: list[JsonValue] = []
+    for item in items:
+        if repairs.items > _MAX_ITEMS:
+            out.append(repairs.mark(f"[left out: {len(items) - len(out)} values]"))
+            break
+        out.append(to_json(item, repairs, depth + 1))
+    return out
+
+
+def _object(value: Mapping[object, object], repairs: Repairs, depth: int) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {}
+    for key, item in list(value.items()):
+        if repairs.items > _MAX_ITEMS:
+            out["[left out]"] = repairs.mark(f"{len(value) - len(out)} values")
+            break
+        name = safe_str(key, repairs) if isinstance(key, str) else safe_str(_key(key), repairs)
+        out[name] = to_json(item, repairs, depth + 1)
+    return out
+
+
+def _key(key: object) -> str:
+    if isinstance(key, int):
+        return _digits(int(key))
+    return str(key) if key is None or isinstance(key, float) else f"[{type(key).__name__}]"
+
+
+def _digits(number: int) -> str:
+    """str(int) raises beyond 4,300 digits; hexadecimal does not."""
+    return str(number) if number.bit_length() < 10_000 else hex(number)
+
+
+def safe_str(text: str, repairs: Repairs) -> str:
+    """The text with every lone surrogate replaced by U+FFFD, so that it is valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        repairs.count += 1
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def cut_text(text: str, limit: int) -> str:
+    """At most about `limit` code points, backed off to white space where one is near, with the original length told."""
+    if len(text) <= limit:
+        return text
+    end = limit
+    for at in range(limit, max(limit - _LOOK_BACK, 1), -1):
+        if text[at - 1].isspace():
+            end = at
+            break
+    return f"{text[:end]}…[cut: {len(text)} characters]"
+
+
+def _shrink(value: JsonValue, limit: int) -> JsonValue:
+    if isinstance(value, str):
+        return cut_text(value, limit)
+    if isinstance(value, list):
+        return [_shrink(item, limit) for item in value]
+    if isinstance(value, dict):
+        return {cut_text(name, limit): _shrink(item, limit) for name, item in value.items()}
+    return value
+
+
+def encode_safely(data: object, limit_bytes: int = MAX_LINE) -> bytes:
+    """A record's data as JSON of at most `limit_bytes`, repaired and cut as needed, the number of repairs in it. Never raises."""
+    repairs = Repairs()
+    value = to_json(data, repairs)
+    body: dict[str, JsonValue] = value if isinstance(value, dict) else {"value": value}
+    if repairs.count:
+        body["repaired"] = repairs.count
+    encoded = encoder.encode(body)
+    whole = len(encoded)
+    for limit in _CUTS:
+        if len(encoded) <= limit_bytes:
+            return encoded
+        body["cut_from_bytes"] = whole
+        encoded = encoder.encode(_shrink(body, limit))
+    if len(encoded) <= limit_bytes:
+        return encoded
+    return encoder.encode({"cut_from_bytes": whole, "left_out": "too many values for one line"})
