@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 from typing import Protocol, TypeAlias
 
 from msgspec import Raw, Struct
-from tracewriter.events import Failure, ToolCall, Usage
 
 from agentd.messages import Message
+from tracewriter.events import Failure, ToolCall, Usage
 
 
 class Text(Struct, frozen=True):
@@ -55,10 +55,14 @@ class UsageReported(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The stream ended in order. stop_reason: stop, length, tool_calls, refusal, filter, error. finish: the provider's word."""
+    """The stream ended in order. stop_reason: stop, length, tool_calls, refusal, filter, error. finish: the provider's word.
+
+    cut_tool_calls names the calls whose arguments a limit cut, or that were no JSON: they are reported, and never ToolCalls.
+    """
 
     stop_reason: str
     finish: str | None
+    cut_tool_calls: tuple[str, ...] = ()
 
 
 class Failed(Struct, frozen=True):

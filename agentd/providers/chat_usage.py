@@ -1,0 +1,57 @@
+"""Usage of the openai-chat wire under one meaning: all-in input and output, the parts apart."""
+
+from __future__ import annotations
+
+from agentd.providers.chat_chunk import Tokens, UsageDelta
+from tracewriter.events import Usage
+
+_NONE = Tokens()
+
+
+class UsageMeter:
+    """Takes every usage object of a stream (they are cumulative: a later counter replaces an earlier one), gives one Usage."""
+
+    __slots__ = ("_cached", "_input", "_output", "_reasoning", "_total", "_written")
+
+    def __init__(self) -> None:
+        self._input: int | None = None
+        self._output: int | None = None
+        self._total: int | None = None
+        self._cached: int | None = None
+        self._written: int | None = None
+        self._reasoning: int | None = None
+
+    def add(self, usage: UsageDelta) -> None:
+        """Take one usage object. One whose counters are all zero or absent says nothing after one that said something."""
+        given = _first(usage.prompt_tokens, usage.input_tokens)
+        produced = _first(usage.completion_tokens, usage.output_tokens)
+        if (given is None and produced is None) or (not given and not produced and self._input is not None):
+            return
+        details, produced_details = usage.prompt_tokens_details or _NONE, usage.completion_tokens_details or _NONE
+        cached = _first(
+            details.cached_tokens, usage.prompt_cache_hit_tokens, usage.cached_tokens, usage.cache_read_input_tokens
+        )
+        self._input = _latest(given, self._input)
+        self._output = _latest(produced, self._output)
+        self._total = _latest(usage.total_tokens, self._total)
+        self._cached = _latest(cached, self._cached)
+        self._written = _latest(_first(details.cache_write_tokens, usage.cache_creation_input_tokens), self._written)
+        self._reasoning = _latest(_first(produced_details.reasoning_tokens, usage.reasoning_tokens), self._reasoning)
+
+    def total(self) -> Usage | None:
+        """The request's usage; None when no usage object came."""
+        if self._input is None and self._output is None:
+            return None
+        given, produced = self._input or 0, self._output or 0
+        # xAI leaves reasoning out of completion_tokens; its own total shows it.
+        if self._reasoning and given + produced + self._reasoning == self._total:
+            produced += self._reasoning
+        return Usage(given, produced, self._cached, self._written, self._reasoning)
+
+
+def _first(*counts: int | None) -> int | None:
+    return next((count for count in counts if count is not None and count >= 0), None)
+
+
+def _latest(new: int | None, old: int | None) -> int | None:
+    return old if new is None else new

@@ -1,0 +1,131 @@
+"""Server-sent events out of bytes: sans-IO, the same frames wherever the bytes are cut.
+
+A stream is lines; a line ends in LF, CRLF or CR, and only these (U+2028 and its kin are content, so `splitlines` would cut
+JSON apart). Lines are collected as bytes and never decoded here: a cut inside a code point cannot matter. A blank line, or
+the end of the body, completes a frame. Lines that are no field of the format are handed on as `Stray`: some servers put
+their errors there (`error: {...}`, or bare JSON without any framing).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+# Tool arguments of more than 1 MiB in one line occur; 8 MiB is what one message may be anywhere in this program.
+MAX_LINE_BYTES: Final = 8 * 1024 * 1024
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """One event: its name ("" when none was given) and its data, lines joined by LF. Frames without data are not given."""
+
+    event: str
+    data: bytes
+
+
+class Stray(Struct, frozen=True, gc=False):
+    """A line that is neither a field, a comment nor blank, without its end."""
+
+    line: bytes
+
+
+Item: TypeAlias = Frame | Stray
+
+
+class SSEDecoder:
+    """Takes a body's bytes, gives frames. Over `max_line_bytes` in a line or a frame it stops for good: `overflowed`."""
+
+    __slots__ = ("_data", "_data_bytes", "_event", "_first", "_max", "_skip_lf", "_tail", "overflowed")
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.overflowed = False
+        self._max = max_line_bytes
+        self._tail = bytearray()  # the line that is not complete yet
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._event = ""
+        self._first = True
+        self._skip_lf = False  # the last byte was CR: it ended a line, and an LF right after it belongs to it
+
+    def feed(self, data: bytes) -> list[Item]:
+        """The frames that became complete with these bytes."""
+        items: list[Item] = []
+        if self.overflowed or not data:
+            return items
+        if self._skip_lf:
+            self._skip_lf = False
+            if data.startswith(b"\n"):
+                data = data[1:]
+        if b"\r" in data:
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        head, newline, rest = data.partition(b"\n")
+        if not newline:
+            self._keep(data)
+            return items
+        if self._tail:
+            self._tail += head
+            head = bytes(self._tail)
+            self._tail.clear()
+        self._line(head, items)
+        if rest:
+            lines = rest.split(b"\n")
+            tail = lines.pop()
+            for line in lines:
+                self._line(line, items)
+            self._keep(tail)
+        return items
+
+    def end(self) -> list[Item]:
+        """The body is over: the last line and the last frame count even without their line ends."""
+        items: list[Item] = []
+        if not self.overflowed:
+            if self._tail:
+                self._line(bytes(self._tail), items)
+            self._line(b"", items)
+        self._tail.clear()
+        return items
+
+    def _keep(self, data: bytes) -> None:
+        if len(self._tail) + len(data) > self._max:
+            self._overflow()
+        elif not self.overflowed:
+            self._tail += data
+
+    def _overflow(self) -> None:
+        self.overflowed = True
+        self._tail.clear()
+        self._data.clear()
+
+    def _line(self, line: bytes, items: list[Item]) -> None:
+        if self.overflowed:
+            return
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if len(line) > self._max:
+            self._overflow()
+        elif line.startswith(b"data:"):
+            value = line[6:] if line.startswith(b" ", 5) else line[5:]
+            self._data.append(value)
+            self._data_bytes += len(value) + 1
+            if self._data_bytes > self._max:
+                self._overflow()
+        elif not line:
+            if self._data:
+                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                if data:
+                    items.append(Frame(self._event, data))
+                self._data.clear()
+                self._data_bytes = 0
+            self._event = ""
+        else:
+            self._field(line, items)
+
+    def _field(self, line: bytes, items: list[Item]) -> None:
+        name, _, value = line.partition(b":")
+        if name == b"event":
+            self._event = value.removeprefix(b" ").decode("utf-8", "replace")
+        elif name not in (b"", b"data", b"id", b"retry"):
+            items.append(Stray(line))
