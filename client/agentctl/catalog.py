@@ -1,0 +1,92 @@
+"""Every command that there is: words, options, help. Imports nothing of the commands themselves. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agentctl.arguments import JSON, Command, Option
+from agentctl.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_RUN: Final = Option(("--run",), "only this run of the session", "RUN")
+_IDS: Final = 'An id may be shortened as far as it stays unambiguous; "last" is the newest; a directory works too.'
+
+COMMANDS: Final = (
+    Command(
+        "ask",
+        "Give the agent a task in this directory and watch it work. Reads only, unless -b is given.",
+        "PROMPT|-",
+        (
+            Option(("-m", "--model"), "provider/model, or a bare model id", "MODEL"),
+            Option(("-b", "--build"), "let it change files (short for --mode build)"),
+            Option(("--mode",), "what the agent may do (default: plan, reads only)", "MODE", ("plan", "build", "swe")),
+            Option(("-c", "--continue"), "go on with the newest session of this directory"),
+            Option(("--session",), "go on with this session", "ID"),
+            Option(("--ephemeral",), "keep nothing: no history, no record"),
+            Option(("-q", "--quiet"), "only the answer"),
+            Option(("--json",), "the session's records on stdout, one per line"),
+            Option(("--base-url",), "an OpenAI-compatible server", "URL"),
+            Option(("--uds",), "the Unix socket on which that server listens", "PATH"),
+        ),
+        least=1,
+        most=None,
+        details="The prompt is the words given, or standard input for -. Keys are taken from this shell's environment.",
+    ),
+    Command("status", "Show whether agentd runs, what it does, and whether it records.", options=(JSON,)),
+    Command(
+        "stop",
+        "Stop agentd: runs end as cancelled, records are finished.",
+        options=(Option(("--when-idle",), "let the runs end first"), JSON),
+    ),
+    Command("demo", "Watch a scripted model fix a bug with real tools: no key, no network. Needs nothing set up."),
+    Command("trace ls", "List the recorded sessions, newest first.", options=(JSON,)),
+    Command("trace show", "Show a session's records in order, and what is missing.", "ID", (_RUN, JSON), 1, 1, _IDS),
+    Command(
+        "trace verify",
+        "Check a session's records against their seals and digests. Exits 5 when damage was found.",
+        "ID",
+        (Option(("--all",), "every session"), JSON),
+        0,
+        1,
+        _IDS,
+    ),
+    Command("trace summary", "Tell what a session's runs really did.", "ID", (_RUN, JSON), 1, 1, _IDS),
+)
+
+EXIT_CODES: Final = (
+    "0 done, 1 the run did not complete, 2 usage, 3 no daemon, 4 refused, 5 damage found, 130 interrupted"
+)
+
+
+def find(words: Sequence[str]) -> tuple[Command, Sequence[str]]:
+    """The command that the words name, and the words after it. Raises UsageProblem with the nearest one for a typo."""
+    for command in COMMANDS:
+        name = command.name.split()
+        if list(words[: len(name)]) == name:
+            return command, words[len(name) :]
+    first = words[0]
+    group = [command.name for command in COMMANDS if command.name.startswith(first + " ")]
+    if group and (len(words) == 1 or words[1].startswith("-")):
+        raise UsageProblem(f"{first}: which one? {', '.join(group)}", "see agentctl --help")
+    raise UsageProblem(
+        f"unknown command {' '.join(words[:2] if group else [first])!r}{_meant(words, group)}", "see agentctl --help"
+    )
+
+
+def _meant(words: Sequence[str], group: list[str]) -> str:
+    from difflib import get_close_matches
+
+    typed = " ".join(words[:2]) if group else words[0]
+    close = get_close_matches(typed, group or [command.name for command in COMMANDS], 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def help_text(words: Sequence[str] = ()) -> str:
+    """The overview, of all commands or of those that begin with these words."""
+    chosen = [command for command in COMMANDS if command.name.split()[: len(words)] == list(words)]
+    lines = ["usage: agentctl COMMAND [options]", "", "commands:"]
+    lines += [f"  {command.name:<15} {command.summary}" for command in chosen]
+    lines += ["", "agentctl COMMAND --help tells more; agentctl --version.", f"exit codes: {EXIT_CODES}"]
+    return "\n".join(lines)

@@ -1,0 +1,91 @@
+"""agentctl trace: which session is meant, and the list of all. Each of the other commands has its own module."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentctl import format as fmt
+from agentctl.errors import DONE, UsageProblem
+from agentctl.ids import choose, recorded
+from agentd.paths import traces_dir
+from tracewriter.reader import list_sessions
+
+if TYPE_CHECKING:
+    from agentctl.arguments import Parsed
+    from agentctl.world import World
+
+
+def run(name: str, parsed: Parsed, world: World) -> int:
+    """Run one trace command. None of them needs the daemon, and none changes a record."""
+    try:
+        return _run(name, parsed, world)
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise UsageProblem(f"this record is not there (any more): {problem.filename}", "agentctl trace ls") from problem
+
+
+def _run(name: str, parsed: Parsed, world: World) -> int:
+    if name == "trace ls":
+        return _ls(parsed, world)
+    if name == "trace verify" and parsed.has("all"):
+        from agentctl.commands import trace_verify
+
+        if parsed.operands:
+            raise UsageProblem("trace verify: either an ID or --all", "see agentctl trace verify --help")
+        paths = sorted((Path(one.path) for one in recorded(traces_dir(world.env))), key=lambda path: path.name)
+        return trace_verify.run(paths, parsed, world)
+    if not parsed.operands:
+        raise UsageProblem(f"{name}: ID is missing (or --all)", f"see agentctl {name} --help")
+    path = find(parsed.operands[0], world)
+    if name == "trace verify":
+        from agentctl.commands import trace_verify
+
+        return trace_verify.run([path], parsed, world)
+    if name == "trace summary":
+        from agentctl.commands import trace_summary
+
+        return trace_summary.run(path, parsed, world)
+    from agentctl.commands import trace_show
+
+    return trace_show.run(path, parsed, world)
+
+
+def find(typed: str, world: World) -> Path:
+    """The directory of the session that was typed: an id or its beginning, "last", or a path. Raises UsageProblem."""
+    if "/" in typed:
+        path = Path(world.cwd, typed)
+        if not path.is_dir():
+            raise UsageProblem(f"there is no directory {path}", "agentctl trace ls")
+        return path
+    root = traces_dir(world.env)
+    if typed == "last":
+        sessions = list_sessions(Path(root))
+        if not sessions:
+            raise UsageProblem(f"nothing is recorded in {root}", "agentctl demo")
+        return sessions[0].path
+    return Path(choose(typed, recorded(root)).path)
+
+
+def _ls(parsed: Parsed, world: World) -> int:
+    root = Path(traces_dir(world.env))
+    sessions = list_sessions(root)
+    if parsed.has("json"):
+        rows = [{**_builtins(entry), "path": os.fspath(entry.path)} for entry in sessions]
+        world.out.json({"root": os.fspath(root), "sessions": rows})
+        return DONE
+    if not sessions:
+        world.out.note(f"nothing is recorded in {root}")
+        return DONE
+    for entry in sessions:
+        state = "active" if entry.active else ""
+        numbers = f"{fmt.count(entry.records, 'record'):>14}  {fmt.size(entry.bytes):>10}  {state:<6}"
+        world.out.line(f"{fmt.short_id(entry.session)}  {fmt.local_time(entry.last_at)}  {numbers}  {entry.workspace}")
+    return DONE
+
+
+def _builtins(entry: msgspec.Struct) -> dict[str, object]:
+    values: dict[str, object] = msgspec.to_builtins(entry, enc_hook=os.fspath)
+    return values

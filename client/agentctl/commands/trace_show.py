@@ -1,0 +1,118 @@
+"""agentctl trace show: a session's records in order, notes in their places, and the verdict. Constant memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agentctl import format as fmt
+from agentctl.errors import DAMAGED, DONE
+from agentctl.trace_lines import note_line, record_lines
+from tracewriter.findings import Note
+from tracewriter.reader import read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from agentctl.arguments import Parsed
+    from agentctl.output import Output
+    from agentctl.world import World
+    from tracewriter.findings import Found
+
+
+def run(path: Path, parsed: Parsed, world: World) -> int:
+    """Exit 5 when damage was found, else 0."""
+    return show(read(path), world.out, run_prefix=parsed.value("run") or "", as_json=parsed.has("json"))
+
+
+def show(items: Iterable[Found | Note], out: Output, *, run_prefix: str = "", as_json: bool = False) -> int:
+    """Show what was found, as it is found. Ends early, and quietly, when nobody reads on."""
+    tally = _Tally()
+    day = ""
+    for item in items:
+        tally.take(item)
+        if not isinstance(item, Note) and run_prefix and not (item.record.run or "").startswith(run_prefix):
+            continue
+        if as_json:
+            out.json_line(json_line(item))
+        else:
+            if not isinstance(item, Note) and (date := fmt.local_time(item.record.ts)[:10]) != day:
+                day = date
+                out.line(date, "bold")
+            _show_one(item, out)
+        if out.closed:
+            return DONE
+    if as_json:
+        out.json(tally.as_json())
+    else:
+        for line in tally.lines():
+            out.line(line, "red" if tally.damage else "")
+    return DAMAGED if tally.damage else DONE
+
+
+def _show_one(item: Found | Note, out: Output) -> None:
+    if isinstance(item, Note):
+        if item.kind != "dropped":  # the drop record itself, just shown, says it
+            out.line(note_line(item), "red" if item.damage else "yellow")
+        return
+    for line in record_lines(item):
+        out.line(line)
+
+
+def json_line(item: Found | Note) -> str:
+    """A record's line as it is stored; a note as {"note": …}, which no record looks like."""
+    if isinstance(item, Note):
+        return msgspec.json.encode({"note": note_json(item)}).decode()
+    return item.line.decode("utf-8", "replace")
+
+
+def note_json(note: Note) -> dict[str, object]:
+    """A note's fields, and whether it is damage."""
+    fields: dict[str, object] = msgspec.to_builtins(note)
+    return {**{name: value for name, value in fields.items() if value is not None}, "damage": note.damage}
+
+
+class _Tally:
+    """Counts what went by; keeps nothing of it."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.dropped = 0
+        self.damage = 0
+        self.first = 0
+        self.last = 0
+        self.ended = True
+        self.active = False
+
+    def take(self, item: Found | Note) -> None:
+        if isinstance(item, Note):
+            self.damage += item.damage
+            self.ended = self.ended and item.kind != "end_missing"
+            self.active = self.active or item.kind == "active"
+            return
+        if item.record.event == "trace.drop.observed":
+            self.dropped += item.end - item.record.seq + 1
+        else:
+            self.records += 1
+        self.first = self.first or item.record.seq
+        self.last = item.end
+
+    def lines(self) -> list[str]:
+        """The verdict, for people."""
+        lost = f", {self.dropped:,} dropped" if self.dropped else ""
+        verdict = f"DAMAGE FOUND in {fmt.count(self.damage, 'place')}" if self.damage else "no damage seen"
+        lines = [f"{fmt.count(self.records, 'record')} ({self.first} to {self.last}){lost}: {verdict}"]
+        if self.active:
+            lines.append("still being recorded")
+        elif not self.ended:
+            lines.append(
+                f"end missing: the recording did not finish; whether anything came after record {self.last} is unknown"
+            )
+        return lines
+
+    def as_json(self) -> dict[str, object]:
+        """The verdict, for programs."""
+        verdict = {name: getattr(self, name) for name in ("records", "dropped", "first", "last", "active")}
+        return {"verdict": {**verdict, "damaged": self.damage > 0, "end_missing": not self.ended}}

@@ -1,0 +1,238 @@
+"""Start agentd when nobody answers, and wait until it does.
+
+Clients may race: each starts one, the daemon's own lock lets one live, and all find that one. So the death of the process
+started here is no failure while another may still come up; only when nobody answers in the end is it told, with the last
+line of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from agentctl.connection import Connection, Stopping, connect, greet
+from agentctl.errors import DaemonGone, NoDaemon
+from agentd.paths import agentd_socket, private_dir, runtime_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agentctl.wire import Hello
+
+READY_S: Final = 20.0
+# When the one started here died, another client's may be about to answer; when none does, the lock may have been held by
+# a daemon that was just ending, so it is tried again.
+OTHERS_S: Final = 0.7
+MAX_STARTS: Final = 3
+MAX_LOG_BYTES: Final = 1024 * 1024
+_SECRET_WORDS: Final = frozenset(
+    {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PAT", "CREDENTIALS", "AUTH"}
+)
+
+
+class Child(Protocol):
+    """A daemon that was started here."""
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    def last_words(self) -> str:
+        """The last line it wrote to its log, "" when it wrote none."""
+
+    def release(self) -> None:
+        """It outlives us."""
+
+
+def find_daemon(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
+    """The running daemon, greeted; None when there is none. Raises NoDaemon when it cannot be spoken to."""
+    connection = connect(agentd_socket(env))
+    if connection is None:
+        return None
+    try:
+        return connection, greet(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def open_daemon(
+    env: Mapping[str, str], start: Callable[[Mapping[str, str]], Child] | None = None
+) -> tuple[Connection, Hello]:
+    """The running daemon, or a new one, greeted. Raises NoDaemon saying why there is none."""
+    deadline = time.monotonic() + READY_S
+    child: Child | None = None
+    starts = 0
+    died_at = 0.0
+    pause = 0.005
+    try:
+        while True:
+            found = _try(env)
+            if found is not None:
+                return found
+            now = time.monotonic()
+            if child is None:
+                child, starts, died_at = (start or start_agentd)(env), starts + 1, 0.0
+            elif child.exit_code() is not None and not died_at:
+                died_at = now
+            elif now >= deadline or (died_at and now >= died_at + OTHERS_S and starts == MAX_STARTS):
+                raise _not_started(child, env)
+            elif died_at and now >= died_at + OTHERS_S:
+                child = None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+    finally:
+        if child is not None:
+            child.release()
+
+
+def _try(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
+    try:
+        return find_daemon(env)
+    except (DaemonGone, Stopping):
+        return None  # one that is just ending; the next look finds nobody
+
+
+def _not_started(child: Child, env: Mapping[str, str]) -> NoDaemon:
+    log = log_file(env)
+    words = child.last_words()
+    code = child.exit_code()
+    how = "did not answer in time" if code is None else f"ended with exit code {code}"
+    return NoDaemon(f"agentd {how}: {words}" if words else f"agentd {how}", f"its log: {log}")
+
+
+def log_file(env: Mapping[str, str]) -> str:
+    """Where a daemon started by a client writes what it has to say."""
+    return os.path.join(runtime_dir(env), "agentd.log")
+
+
+def start_agentd(env: Mapping[str, str]) -> Child:
+    """Start the enabled systemd unit, else a detached process. Raises NoDaemon when neither can be started."""
+    unit = enabled_unit(env)
+    if unit and _systemctl_start(unit):
+        return _Unit(unit)
+    try:
+        private_dir(runtime_dir(env))
+        log = _open_log(log_file(env))
+    except OSError as problem:
+        where = problem.filename or runtime_dir(env)
+        reason = problem.strerror or str(problem)
+        raise NoDaemon(
+            f"cannot write to {where}: {reason}", "agentd needs a directory of its own: set AGENTD_HOME to one"
+        ) from problem
+    try:
+        return _Process(daemon_env(env), log, log_file(env))
+    except OSError as problem:
+        raise NoDaemon(f"cannot start {sys.executable}: {problem.strerror}") from problem
+    finally:
+        os.close(log)
+
+
+def daemon_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a daemon for all sessions: without what belongs to the shell that happens to start it.
+
+    Keys, proxies (passwords stand in them), base URLs and AGENTD_NO_TRACE come with each session instead.
+    """
+    kept = {name: value for name, value in env.items() if not _is_personal(name)}
+    if kept.get("AGENTD_HOME"):
+        kept["AGENTD_HOME"] = os.path.abspath(kept["AGENTD_HOME"])  # the daemon's directory is /
+    return kept
+
+
+def _is_personal(name: str) -> bool:
+    upper = name.upper()
+    if upper == "AGENTD_NO_TRACE" or upper.endswith(("_PROXY", "_BASE_URL", "APIKEY")):
+        return True
+    return not _SECRET_WORDS.isdisjoint(upper.split("_"))
+
+
+def enabled_unit(env: Mapping[str, str]) -> str:
+    """agentd.socket or agentd.service when the user has enabled it, else "". Units know nothing of AGENTD_HOME."""
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", ""), ".config")
+    if env.get("AGENTD_HOME") or not os.path.isabs(home):
+        return ""
+    units = os.path.join(home, "systemd", "user")
+    try:
+        wants = [name for name in os.listdir(units) if name.endswith(".wants")]
+    except OSError:
+        return ""
+    for unit in ("agentd.socket", "agentd.service"):
+        if any(os.path.lexists(os.path.join(units, name, unit)) for name in wants):
+            return unit
+    return ""
+
+
+def _systemctl_start(unit: str) -> bool:
+    import subprocess
+
+    try:
+        command = ["systemctl", "--user", "start", unit]
+        return subprocess.run(command, capture_output=True, timeout=15, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _open_log(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        if os.stat(path, follow_symlinks=False).st_size > MAX_LOG_BYTES:
+            os.replace(path, path + ".1")
+    except FileNotFoundError:
+        pass
+    log = os.open(path, flags, 0o600)
+    os.fchmod(log, 0o600)
+    return log
+
+
+class _Process:
+    """A detached daemon: its own session, no pipe of ours, its errors in the log."""
+
+    def __init__(self, env: dict[str, str], log: int, path: str) -> None:
+        import subprocess
+
+        self._path = path
+        self._from = os.fstat(log).st_size
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agentd", "serve"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd="/",
+            env=env,
+            start_new_session=True,
+        )
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def last_words(self) -> str:
+        try:
+            with open(self._path, "rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(max(self._from, end - 4096))
+                lines = log.read(4096).decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def release(self) -> None:
+        # It is meant to outlive this process; Popen's destructor would warn that it does.
+        if self._process.returncode is None:
+            self._process.returncode = 0
+
+
+class _Unit:
+    """A daemon that systemd runs."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+
+    def exit_code(self) -> int | None:
+        return None
+
+    def last_words(self) -> str:
+        return f"{self._unit} was started; see systemctl --user status {self._unit}"
+
+    def release(self) -> None:
+        return
