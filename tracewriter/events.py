@@ -108,6 +108,12 @@ class SessionLifecycleObserved(_Event, frozen=True, gc=False):
     origin: str | UnsetType = UNSET
 
 
+class SessionSaveFailed(_Event, frozen=True, gc=False):
+    """The conversation could not be saved; it goes on in memory. Said once, until a save works again."""
+
+    error: Failure
+
+
 # --- prompts and runs
 
 
@@ -298,6 +304,7 @@ Event: TypeAlias = (
     SessionRecordStarted
     | SessionRecordFinished
     | SessionLifecycleObserved
+    | SessionSaveFailed
     | PromptQueueObserved
     | RunExecuteStarted
     | RunExecuteFinished

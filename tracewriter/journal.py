@@ -1,0 +1,324 @@
+"""One session's directory as an append-only journal: lock, numbered segments, seals, digests, manifest.
+
+Opening finds the first seq that is not on disk. Appending goes to the current segment; rotation, a write error or somebody
+else's change to the file end it and the next append makes the next number. An older segment is never touched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from tracewriter import lock
+from tracewriter.background import Background
+from tracewriter.chain import Chain
+from tracewriter.config import Limits
+from tracewriter.disk import Disk
+from tracewriter.errors import SessionUnavailable, errno_name
+from tracewriter.events import FORMAT
+from tracewriter.findings import Found
+from tracewriter.manifest import (
+    DIGESTS_NAME,
+    Manifest,
+    digest_lines,
+    parse_digests,
+    segment_digest,
+    write_manifest,
+)
+from tracewriter.scan import decode_seals, parse_header, read_small, scan_segment
+from tracewriter.segment import Header, Outcome, Segment, seal_name, segment_name, segment_number
+
+_SEALS_MAX: Final = 64 * 1024 * 1024
+_NUMBER_TRIES: Final = 64
+
+
+class Key(Struct, frozen=True):
+    """Which session: its id and the canonical path of its workspace."""
+
+    session: str
+    workspace: str
+
+    @property
+    def workspace_hash(self) -> str:
+        """The workspace's directory name: first 24 hex of SHA-256 of its path."""
+        return hashlib.sha256(self.workspace.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+class Producer(Struct, frozen=True):
+    """Who records: its life's id, and the highest seqs acknowledged to it and given out by it (0: a new life here)."""
+
+    life: str
+    acked: int = 0
+    last: int = 0
+
+
+class Journal:
+    """The files of one session, held under its lock from `open` to `close`."""
+
+    def __init__(self, disk: Disk, key: Key, producer: Producer, limits: Limits, dir_fd: int, lock_fd: int) -> None:
+        self._disk, self._limits = disk, limits
+        self.key, self._life = key, producer.life
+        self._dir_fd, self._lock_fd = dir_fd, lock_fd
+        self.segment: Segment | None = None
+        self._why = "open"
+        self._lost = 0
+        self._number = 0  # the highest number in use
+        self._older_bytes = 0  # of segments that are not the current one
+        self.last = 0
+        self.segments = 0
+
+    def __repr__(self) -> str:
+        return f"<Journal {self.key.session} last {self.last} {self.segment!r}>"
+
+    @classmethod
+    def open(cls, disk: Disk, root_fd: int, key: Key, producer: Producer, limits: Limits) -> Journal:
+        """Open or make the session's directory and take its lock. Raises SessionUnavailable, saying why and when to ask again."""
+        try:
+            workspace_fd = disk.open_dir(key.workspace_hash, root_fd, create=True)
+            try:
+                dir_fd = disk.open_dir(key.session, workspace_fd, create=True)
+            finally:
+                disk.close(workspace_fd)
+        except OSError as exc:
+            message = f"the session's directory cannot be made: {exc.strerror}"
+            raise SessionUnavailable(errno_name(exc), message, 1000) from exc
+        lock_fd = -1
+        try:
+            if os.fstat(dir_fd).st_uid != os.geteuid():
+                raise SessionUnavailable("foreign", "the session's directory belongs to another user")
+            lock_fd = lock.acquire(dir_fd)
+            journal = cls(disk, key, producer, limits, dir_fd, lock_fd)
+            journal._recover(producer)
+        except OSError as exc:
+            _close_all(disk, lock_fd, dir_fd)
+            raise SessionUnavailable(errno_name(exc), f"the session cannot be read: {exc.strerror}", 1000) from exc
+        except BaseException:
+            _close_all(disk, lock_fd, dir_fd)
+            raise
+        return journal
+
+    def _recover(self, producer: Producer) -> None:
+        found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
+        numbers = sorted({number for number, _ in found})
+        self.segments = len(numbers)
+        self._number = numbers[-1] if numbers else 0
+        for number, kind in found:
+            if kind == "jsonl":
+                self._older_bytes += self._size(segment_name(number))
+        on_disk, life = newest_end(self._dir_fd, numbers, self.key.session, producer)
+        if producer.last > 0 and life not in ("", producer.life):
+            raise SessionUnavailable("taken", "another process went on with this session")
+        self.last = max(on_disk, producer.acked)
+        self._lost = producer.acked if producer.acked > on_disk else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all segments."""
+        return self._older_bytes + (self.segment.size if self.segment else 0)
+
+    def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
+        """Append whole lines ending at seq `last`. After an error, `seq_after(k)` tells the seq of the k-th line."""
+        segment = self._ready(len(block))
+        if segment is not None:
+            outcome = segment.append(block, lines, last)
+        else:
+            segment, outcome = self._start(block, lines, last)
+        if outcome.error is None:
+            self.last = last
+            return outcome
+        if outcome.lines:
+            self.last = seq_after(outcome.lines)
+            segment.ends_at(self.last)
+        self._leave(f"error:{errno_name(outcome.error)}", segment)
+        return outcome
+
+    def _ready(self, coming: int) -> Segment | None:
+        """The current segment if it can take the block."""
+        segment = self.segment
+        if segment is None:
+            return None
+        if segment.fd < 0 and not segment.resume():
+            segment.forget_ranges()
+            self._leave("foreign:changed", segment)
+            return None
+        change = segment.foreign_change(by_name=False)
+        if change:
+            segment.forget_ranges()
+            self._leave(f"foreign:{change}", segment)
+            return None
+        if segment.size + coming > self._limits.segment_bytes and segment.records:
+            self._leave("size", segment)
+            return None
+        return segment
+
+    def _start(self, block: bytes, lines: int, last: int) -> tuple[Segment, Outcome]:
+        for _ in range(_NUMBER_TRIES):
+            number = self._number + 1
+            header = Header(
+                segment=number,
+                id=os.urandom(8).hex(),
+                session=self.key.session,
+                format=FORMAT,
+                producer=self._life,
+                after=self.last,
+                why=self._why,
+                lost=self._lost,
+            )
+            segment = Segment(self._disk, self._dir_fd, header)
+            outcome = segment.start(block, lines, last)
+            if isinstance(outcome.error, FileExistsError):
+                self._number = number  # something was put there; it is left alone
+                continue
+            if segment.fd >= 0:
+                self._number, self.segment = number, segment
+                self.segments += 1
+                self._why, self._lost = "open", 0
+            return segment, outcome
+        return segment, outcome
+
+    def _leave(self, why: str, segment: Segment) -> None:
+        """End the current segment; the next append makes another, which says why."""
+        self._why = why
+        if segment.fd >= 0:
+            segment.seal()
+            self._retire(segment)
+        if self.segment is segment:
+            self._older_bytes += segment.size
+            self.segment = None
+
+    _retire_later: Callable[[Segment], None] | None = None
+
+    def _retire(self, segment: Segment) -> None:
+        if self._retire_later is not None:
+            self._retire_later(segment)
+        else:
+            segment.suspend()
+
+    def retire_with(self, retire: Callable[[Segment], None]) -> None:
+        """Who syncs and closes the descriptors of segments that are done (the background thread)."""
+        self._retire_later = retire
+
+    def check(self) -> str:
+        """Look for somebody else's changes to the current segment, by name too; ends it and says what, or ""."""
+        segment = self.segment
+        if segment is None or segment.fd < 0:
+            return ""
+        change = segment.foreign_change(by_name=True)
+        if change:
+            segment.forget_ranges()
+            self._leave(f"foreign:{change}", segment)
+        return change
+
+    def seal(self) -> None:
+        """Append the seals of what was written since the last call."""
+        if self.segment is not None and (self.segment.fd >= 0 or self.segment.resume()) and not self.check():
+            self.segment.seal()
+
+    def manifest(self, started_at: datetime | None, last_at: datetime, *, closed: bool) -> Manifest:
+        """The manifest as of now."""
+        return Manifest(
+            session=self.key.session,
+            workspace=self.key.workspace,
+            started_at=started_at,
+            last_at=last_at,
+            last=self.last,
+            segments_bytes=self.size_bytes,
+            closed=closed,
+        )
+
+    def write_manifest(self, manifest: Manifest) -> OSError | None:
+        """Replace the manifest (off the loop)."""
+        return write_manifest(self._disk, self._dir_fd, manifest)
+
+    def note_digests(self) -> OSError | None:
+        """Append the SHA-256 of every segment that has none yet to `digests` (off the loop, when the recording closes)."""
+        found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
+        known = parse_digests(read_small(DIGESTS_NAME, self._dir_fd, _SEALS_MAX))
+        todo = sorted({number for number, kind in found if kind == "jsonl"} - set(known))
+        fresh = [(number, digest) for number in todo if (digest := segment_digest(self._dir_fd, number))]
+        if not fresh:
+            return None
+        try:
+            try:
+                fd = self._disk.create(DIGESTS_NAME, self._dir_fd)
+            except FileExistsError:
+                fd = self._disk.append(DIGESTS_NAME, self._dir_fd)
+            try:
+                self._disk.write(fd, digest_lines(known, fresh))
+            finally:
+                self._disk.close(fd)
+        except OSError as exc:
+            return exc
+        return None
+
+    def close(self) -> None:
+        """Close every descriptor, the lock's last."""
+        if self.segment is not None:
+            self.segment.suspend()
+        _close_all(self._disk, self._dir_fd, self._lock_fd)
+
+    def _size(self, name: str) -> int:
+        try:
+            return self._disk.stat(name, self._dir_fd).st_size
+        except OSError:
+            return 0
+
+
+def _close_all(disk: Disk, *fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            try:
+                disk.close(fd)
+            except OSError:
+                pass
+
+
+def newest_end(dir_fd: int, numbers: list[int], session: str, producer: Producer) -> tuple[int, str]:
+    """(the last seq that data or seals of the newest segments vouch for, the life that wrote the newest one or "").
+
+    With a producer that says what it gave out (`last`), its own lines that claim more are passed over: their digits are damaged.
+    """
+    life = ""
+    for number in reversed(numbers):
+        end, header, records = _segment_end(dir_fd, number, session, producer)
+        if header is not None:
+            life = life or header.producer
+        if records or end:
+            return end, life
+    return 0, life
+
+
+def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> tuple[int, Header | None, int]:
+    first = read_small(segment_name(number), dir_fd, 4096)
+    header = parse_header((first or b"").partition(b"\n")[0])
+    ours = header is not None and header.producer == producer.life and producer.last > 0
+    chain = Chain(session, start=header.after if header is not None else None)
+    records = 0
+    end = header.after if header is not None else 0
+    for item in [*chain.feed(scan_segment(dir_fd, number)), *chain.finish()]:
+        if isinstance(item, Found) and not (ours and item.end > producer.last):
+            records += 1
+            end = max(end, item.end)
+    seals = decode_seals(read_small(seal_name(number), dir_fd, _SEALS_MAX), number)
+    if header is None or seals.segment_id in (None, int(header.id, 16)):
+        end = max([end, *(entry.last for entry in seals.entries)])
+    return end, header, records
+
+
+def retire_in(background: Background) -> Callable[[Segment], None]:
+    """A retire function that syncs and closes segments in the background thread."""
+
+    def retire(segment: Segment) -> None:
+        def job() -> None:
+            if segment.unsynced:
+                segment.sync()
+            segment.suspend()
+
+        background.submit(job)
+
+    return retire

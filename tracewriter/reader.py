@@ -1,0 +1,266 @@
+"""Reads traces: records in order, with a note at every place where something is missing, damaged or unfinished.
+
+Streaming and read-only: memory does not grow with the trace, nothing on disk is touched, and what is found on disk never
+raises. Segments are the truth; the manifest is only a cache, used for lists. Verdicts: FORMAT.md, "Reading".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tracewriter import lock
+from tracewriter.chain import Chain, Item
+from tracewriter.events import (
+    RawRecord,
+    SessionRecordFinished,
+    SessionRecordStarted,
+    TraceDropObserved,
+    event_of,
+    name_of_class,
+)
+from tracewriter.findings import Found, Note, SessionEntry, Verdict
+from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, chained_head, parse_digests, segment_digest
+from tracewriter.scan import open_plain, parse_record, read_small, scan_segment
+from tracewriter.segment import segment_name, segment_number
+
+__all__ = ["Found", "Item", "Note", "SessionEntry", "Verdict", "list_sessions", "read", "verify"]
+
+_STARTED: Final = name_of_class(SessionRecordStarted)
+_FINISHED: Final = name_of_class(SessionRecordFinished)
+_DROP: Final = name_of_class(TraceDropObserved)
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SMALL: Final = 4 * 1024 * 1024
+
+
+def segment_numbers(dir_fd: int) -> list[int]:
+    """The numbers that .jsonl files have, and those that a seal or a hole in the sequence shows to be missing, ascending."""
+    found = [parsed for parsed in map(segment_number, os.listdir(dir_fd)) if parsed]
+    numbers = {number for number, _ in found}
+    return list(range(min(numbers), max(numbers) + 1)) if numbers else []
+
+
+def read(directory: Path) -> Iterator[Found | Note]:
+    """Every record of a session, and a note wherever one is due, in order. Raises OSError only when the directory is not there."""
+    dir_fd = os.open(directory, _DIRECTORY)
+    try:
+        yield from _read(dir_fd, directory.name)
+    finally:
+        os.close(dir_fd)
+
+
+def _read(dir_fd: int, session: str) -> Iterator[Found | Note]:
+    chain = Chain(session)
+    open_life = False
+
+    def pass_on(item: Item) -> Iterator[Item]:
+        nonlocal open_life
+        if isinstance(item, Found):
+            if item.record.event == _STARTED and open_life:
+                yield _end_missing(item.record.seq - 1, "an earlier recording")
+            open_life = item.record.event != _FINISHED
+        yield item
+        if isinstance(item, Found) and item.record.event == _DROP:
+            yield _dropped(item)
+
+    for number in segment_numbers(dir_fd):
+        for item in chain.feed(scan_segment(dir_fd, number)):
+            yield from pass_on(item)
+    for item in chain.finish():
+        yield from pass_on(item)
+    if open_life:
+        if lock.is_held(f"/proc/self/fd/{dir_fd}/{lock.LOCK_NAME}"):
+            yield Note("active", f"the session is being recorded; {chain.end} records so far", last=chain.end)
+        else:
+            yield _end_missing(chain.end, "the recording")
+
+
+def _end_missing(last: int, what: str) -> Note:
+    return Note("end_missing", f"end missing: {what} was not closed in order; unknown after seq {last}", last=last)
+
+
+def _dropped(found: Found) -> Note:
+    event = event_of(found.record.event, found.record.data)
+    reason = event.reason if isinstance(event, TraceDropObserved) else "unknown"
+    count = found.end - found.record.seq + 1
+    text = f"seq {found.record.seq} to {found.end} were not recorded: {count} dropped ({reason})"
+    return Note("dropped", text, found.segment, found.offset, None, found.record.seq, found.end)
+
+
+def verify(directory: Path) -> Verdict:
+    """Read all of a session and judge it. Raises OSError only when the directory is not there."""
+    dir_fd = os.open(directory, _DIRECTORY)
+    try:
+        return _verify(dir_fd, directory.name)
+    finally:
+        os.close(dir_fd)
+
+
+def _verify(dir_fd: int, session: str) -> Verdict:
+    records = dropped = first = last = unsealed = 0
+    emitted: int | None = None
+    notes: list[Note] = []
+    for item in _read(dir_fd, session):
+        if isinstance(item, Note):
+            notes.append(item)
+            continue
+        first = first or item.record.seq
+        last = item.end
+        unsealed += item.state == "unsealed"
+        if item.record.event == _DROP:
+            dropped += item.end - item.record.seq + 1
+        else:
+            records += 1
+        event = event_of(item.record.event, item.record.data) if item.record.event == _FINISHED else None
+        emitted = event.emitted if isinstance(event, SessionRecordFinished) else None
+    notes += _check_digests(dir_fd)
+    active = any(note.kind == "active" for note in notes)
+    if unsealed and not active:
+        notes.append(Note("unsealed", f"{unsealed} records are covered by no seal"))
+    if emitted is not None and emitted != records + dropped and not any(note.damage for note in notes):
+        text = f"{emitted} events were emitted, but {records} recorded and {dropped} dropped are on disk"
+        notes.append(Note("gap", text))
+    numbers = segment_numbers(dir_fd)
+    return Verdict(
+        records=records,
+        dropped=dropped,
+        emitted=emitted,
+        first=first,
+        last=last,
+        segments=len(numbers),
+        bytes=sum(_size(dir_fd, segment_name(number)) for number in numbers),
+        notes=tuple(notes),
+        damaged=any(note.damage for note in notes),
+        head=chained_head(parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL))),
+        active=active,
+    )
+
+
+def _check_digests(dir_fd: int) -> Iterator[Note]:
+    """Segments whose SHA-256 is not the one noted when the recording was closed."""
+    for number, digest in parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL)).items():
+        now = segment_digest(dir_fd, number)
+        if now is not None and now != digest:
+            yield Note("digest", f"segment {number} is not as it was when the recording was closed (SHA-256)", number)
+
+
+def _size(dir_fd: int, name: str) -> int:
+    try:
+        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_size
+    except OSError:
+        return 0
+
+
+def list_sessions(root: Path) -> list[SessionEntry]:
+    """All sessions under a trace root, newest record first. Reads manifests, and segments where one is missing."""
+    entries: list[SessionEntry] = []
+    for workspace_dir in _subdirectories(root):
+        for session_dir in _subdirectories(workspace_dir):
+            entry = _entry(session_dir)
+            if entry is not None:
+                entries.append(entry)
+    entries.sort(key=lambda e: (e.last_at is not None, e.last_at, e.session), reverse=True)
+    return entries
+
+
+def _subdirectories(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as found:
+            return [Path(e.path) for e in found if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _entry(path: Path) -> SessionEntry | None:
+    try:
+        dir_fd = os.open(path, _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        active = lock.is_held(str(path / lock.LOCK_NAME))
+        manifest = _manifest(dir_fd)
+        numbers = segment_numbers(dir_fd)
+        if not numbers:
+            return None
+        size = sum(_size(dir_fd, segment_name(number)) for number in numbers)
+        if manifest is None or active or manifest.segments_bytes != size:
+            manifest = quick_manifest(dir_fd, path.name, numbers, manifest)
+    finally:
+        os.close(dir_fd)
+    return SessionEntry(
+        session=path.name,
+        workspace=manifest.workspace,
+        path=path,
+        started_at=manifest.started_at,
+        last_at=manifest.last_at,
+        records=manifest.last,
+        bytes=size,
+        active=active,
+    )
+
+
+def _manifest(dir_fd: int) -> Manifest | None:
+    data = read_small(MANIFEST_NAME, dir_fd, _SMALL)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def quick_manifest(dir_fd: int, session: str, numbers: list[int], known: Manifest | None = None) -> Manifest:
+    """What a list shows, from the first and last records alone: constant time, whatever the size."""
+    first = _edge(dir_fd, numbers, last=False)
+    final = _edge(dir_fd, numbers, last=True)
+    workspace = known.workspace if known else ""
+    if not workspace and first is not None:
+        event = event_of(first[0].event, first[0].data)
+        workspace = event.workspace if isinstance(event, SessionRecordStarted) else ""
+    return Manifest(
+        session=session,
+        workspace=workspace,
+        started_at=first[0].ts if first else None,
+        last_at=final[0].ts if final else None,
+        last=final[1] if final else 0,
+        segments_bytes=sum(_size(dir_fd, segment_name(number)) for number in numbers),
+    )
+
+
+_EDGE: Final = 64 * 1024
+_EDGE_MAX: Final = 4 * 1024 * 1024
+
+
+def _edge(dir_fd: int, numbers: list[int], *, last: bool) -> tuple[RawRecord, int] | None:
+    """The first or the last record of a session, read from the edges of its segments."""
+    for number in reversed(numbers) if last else numbers:
+        try:
+            fd = open_plain(segment_name(number), dir_fd)
+        except OSError:
+            continue
+        try:
+            found = _edge_record(fd, os.fstat(fd).st_size, last=last)
+        except OSError:
+            found = None
+        finally:
+            os.close(fd)
+        if found is not None:
+            return found
+    return None
+
+
+def _edge_record(fd: int, size: int, *, last: bool) -> tuple[RawRecord, int] | None:
+    window = _EDGE
+    while True:
+        lines = os.pread(fd, window, max(0, size - window) if last else 0).split(b"\n")
+        for line in reversed(lines) if last else lines:
+            parsed = parse_record(line)
+            if parsed is not None:
+                return parsed
+        if window >= min(size, _EDGE_MAX):
+            return None
+        window *= 8

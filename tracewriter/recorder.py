@@ -1,0 +1,314 @@
+"""One session on the writer's side: which frames are taken, what is written, and what the producer is told (rules R4 to R16).
+
+`take` classifies a frame by its numbers alone; `write` joins all that one receive brought, redacts it, appends it with one
+write(2) and answers with what is whole on disk. Nothing here waits, and a failing disk is a state with a time to try again,
+never an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from tracewriter.clock import Clock
+from tracewriter.config import Limits
+from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
+from tracewriter.journal import Journal
+from tracewriter.protocol import Frame, Kind, Nack, SessionStatus, encode
+from tracewriter.redact import CannotRedact, Redactor
+from tracewriter.scan import parse_record
+from tracewriter.segment import count_lines
+
+OpenJournal = Callable[[int], Journal]  # given the last seq known to be recorded
+
+
+class _Taken(Struct, frozen=True, gc=False):
+    """A frame, or what is left of one, that goes into the next write."""
+
+    kind: Kind
+    first: int
+    count: int  # seqs
+    lines: int
+    body: bytes | memoryview
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count - 1
+
+
+_BUSY: Final = "busy"
+
+
+class Recording:
+    """A session being recorded for one channel of one connection."""
+
+    def __init__(
+        self, *, channel: int, journal: Journal, reopen: OpenJournal, redactor: Redactor, limits: Limits, clock: Clock
+    ) -> None:
+        self.channel = channel
+        self.key = journal.key
+        self.journal: Journal | None = journal
+        self._reopen = reopen
+        self._redactor, self._limits, self._clock = redactor, limits, clock
+        self.next = journal.last + 1  # the first seq not on disk
+        self._taken: list[_Taken] = []
+        self._taken_next = self.next
+        self._taken_bytes = 0
+        self._gap_told = False
+        self._ack_due = False
+        self._nacks: list[bytes] = []
+        self._busy = False
+        self._limited = False
+        self._retry_at = 0.0
+        self._backoff_s = limits.retry_first_s
+        self.reason = ""  # the errno name that holds this session up
+        self.started_at: datetime | None = None
+        self.active_at = clock.monotonic()
+        self._sized = journal.size_bytes
+        self._segments = journal.segments
+        self.dirty = False  # written since the last seal
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.key.session} next {self.next} {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """ok, degraded (see reason) or limited."""
+        return "degraded" if self.reason else "limited" if self._limited else "ok"
+
+    def status(self) -> SessionStatus:
+        """For STATUS."""
+        if self.journal is not None:
+            self._sized, self._segments = self.journal.size_bytes, self.journal.segments
+        return SessionStatus(
+            session=self.key.session,
+            recorded=self.next - 1,
+            bytes=self._sized,
+            segments=self._segments,
+            state=self.state,
+            reason=self.reason or ("limit" if self._limited else ""),
+        )
+
+    # --- what comes in
+
+    def take(self, frame: Frame) -> None:
+        """Take an EVENTS or DROP frame, or remember why not. Raises ProtocolError for numbers that cannot be."""
+        if frame.first < 1 or frame.count < 1 or frame.first + frame.count >= 2**63:
+            raise ProtocolError("a frame whose sequence numbers cannot be")
+        self.active_at = self._clock.monotonic()
+        if self.reason and self._clock.monotonic() < self._retry_at:
+            self._busy = True
+            return
+        end = frame.first + frame.count - 1
+        if frame.first > self._taken_next:
+            if not self._gap_told:
+                self._gap_told = True
+                self._nacks.append(self._nack("gap", 0, 0))
+            return
+        self._gap_told = False
+        if end < self._taken_next:
+            self._ack_due = True
+            return
+        if frame.kind is Kind.DROP:
+            self._take_drop(frame, end)
+        else:
+            self._take_events(frame, end)
+
+    def _take_drop(self, frame: Frame, end: int) -> None:
+        if frame.first < self._taken_next:
+            self._refuse("straddle", end)
+            return
+        body = bytes(frame.body)
+        parsed = parse_record(body[:-1]) if body.endswith(b"\n") and count_lines(body) == 1 else None
+        if parsed is None or (parsed[0].seq, parsed[1]) != (frame.first, end):
+            self._refuse("malformed", end)
+        elif self._would_be(body) > self._limits.session_bytes + self._limits.drop_slack:
+            self._refuse("limit", end)
+        else:
+            self._accept(_Taken(Kind.DROP, frame.first, frame.count, 1, body))
+
+    def _take_events(self, frame: Frame, end: int) -> None:
+        body = frame.body
+        head = b'{"seq":%d,' % frame.first
+        if body[-1:] != b"\n" or bytes(body[: len(head)]) != head:
+            self._refuse("malformed", end)
+            return
+        if self._over_limit(body):
+            self._refuse("limit", end)
+            return
+        skip = self._taken_next - frame.first
+        if skip:
+            data = bytes(body)
+            at = _after_lines(data, skip)
+            if count_lines(data) != frame.count:
+                self._refuse("malformed", end)
+                return
+            body = data[at:]
+        self._accept(_Taken(Kind.EVENTS, self._taken_next, frame.count - skip, frame.count - skip, body))
+
+    def _over_limit(self, body: bytes | memoryview) -> bool:
+        """The first frame beyond the session's size less its reserve is refused; what the producer sends after that are the
+        ends and errors that the reserve is kept for."""
+        allowed = self._limits.session_bytes - (0 if self._limited else self._limits.session_reserve)
+        if self._would_be(body) <= allowed:
+            return False
+        self._limited = True
+        return True
+
+    def _would_be(self, body: bytes | memoryview) -> int:
+        size = self.journal.size_bytes if self.journal is not None else self._sized
+        return size + self._taken_bytes + len(body)
+
+    def _accept(self, taken: _Taken) -> None:
+        self._taken.append(taken)
+        self._taken_next = taken.end + 1
+        self._taken_bytes += len(taken.body)
+
+    def _refuse(self, code: str, end: int) -> None:
+        """For good: the producer replaces [next, end] by a drop record. What follows it in flight is not told as a gap."""
+        self._nacks.append(self._nack(code, end - self._taken_next + 1, 0))
+        self._gap_told = True
+
+    def _nack(self, code: str, count: int, retry_ms: int) -> bytes:
+        body = Nack(code, retry_ms)
+        return encode(Kind.NACK, channel=self.channel, first=self._taken_next, count=count, body=body)
+
+    # --- what goes out
+
+    def write(self) -> bytes:
+        """Write all that was taken since the last call. Gives the frames that tell the producer what is on disk now."""
+        taken, self._taken, self._taken_bytes = self._taken, [], 0
+        problem: OSError | None = None
+        if taken:
+            problem = self._write(taken)
+            self._ack_due = True
+        answers: list[bytes] = []
+        if self._ack_due and self.next > 1:
+            answers.append(encode(Kind.ACK, channel=self.channel, first=self.next - 1))
+        self._ack_due = False
+        answers += self._nacks if problem is None else ()
+        self._nacks.clear()
+        if problem is not None or self._busy:
+            wait_ms = max(1, math.ceil((self._retry_at - self._clock.monotonic()) * 1000))
+            answers.append(self._nack(self.reason if problem is not None else _BUSY, 0, wait_ms))
+        self._busy = False
+        return b"".join(answers)
+
+    def _write(self, taken: list[_Taken]) -> OSError | None:
+        block = b"".join(item.body for item in taken)
+        lines = sum(item.lines for item in taken)
+        try:
+            redacted = self._redactor.redact(block)
+        except CannotRedact:
+            redacted = b""
+        if count_lines(redacted) != lines:
+            taken, redacted = self._line_by_line(taken)
+            if not taken:
+                return None
+            lines = sum(item.lines for item in taken)
+        return self._append(taken, redacted, lines)
+
+    def _line_by_line(self, taken: list[_Taken]) -> tuple[list[_Taken], bytes]:
+        """The frames up to the first line that must not be stored, which is refused for good."""
+        good: list[_Taken] = []
+        blocks: list[bytes] = []
+        for item in taken:
+            body = bytes(item.body)
+            if count_lines(body) != item.lines:
+                return self._stop_before(good, blocks, item.first, item.end, "malformed")
+            for number, line in enumerate(body.split(b"\n")[:-1]):
+                seq = item.first + number
+                try:
+                    redacted = self._redactor.redact(line + b"\n")
+                except CannotRedact:
+                    redacted = b""
+                if count_lines(redacted) != 1:
+                    return self._stop_before(good, blocks, seq, item.end if item.kind is Kind.DROP else seq, "redact")
+                count = item.count if item.kind is Kind.DROP else 1
+                good.append(_Taken(item.kind, seq, count, 1, b""))
+                blocks.append(redacted)
+        return good, b"".join(blocks)
+
+    def _stop_before(
+        self, good: list[_Taken], blocks: list[bytes], first: int, end: int, code: str
+    ) -> tuple[list[_Taken], bytes]:
+        self._taken_next = first
+        self._nacks.clear()
+        self._refuse(code, end)
+        return good, b"".join(blocks)
+
+    def _append(self, taken: list[_Taken], block: bytes, lines: int) -> OSError | None:
+        journal = self.journal
+        if journal is None:
+            try:
+                journal = self.journal = self._reopen(self.next - 1)
+            except SessionUnavailable as exc:
+                return self._hold(exc.code, OSError(exc.message))
+        if self.started_at is None:
+            self.started_at = self._clock.now()
+        end = taken[-1].end
+        outcome = journal.append(block, lines, end, lambda k: _seq_after(taken, k))
+        if outcome.error is None:
+            self.next = end + 1
+            self.dirty = True
+            self._recovered()
+            return None
+        if outcome.lines:
+            self.next = _seq_after(taken, outcome.lines) + 1
+            self.dirty = True
+            self._recovered()
+        return self._hold(errno_name(outcome.error), outcome.error)
+
+    def _hold(self, reason: str, problem: OSError) -> OSError:
+        self.reason = reason
+        self._taken_next = self.next
+        self._gap_told = False
+        self._retry_at = self._clock.monotonic() + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, self._limits.retry_max_s)
+        return problem
+
+    def _recovered(self) -> None:
+        self.reason = ""
+        self._backoff_s = self._limits.retry_first_s
+
+
+def _after_lines(data: bytes, lines: int) -> int:
+    """The offset after so many lines."""
+    at = 0
+    for _ in range(lines):
+        at = data.find(b"\n", at) + 1
+        if at == 0:
+            return len(data)
+    return at
+
+
+def _seq_after(taken: list[_Taken], lines: int) -> int:
+    """The last seq that the first `lines` lines of these frames stand for."""
+    last = taken[0].first - 1
+    for item in taken:
+        if item.kind is Kind.DROP:
+            if lines < 1:
+                break
+            last, lines = item.end, lines - 1
+        else:
+            got = min(lines, item.count)
+            last, lines = item.first + got - 1, lines - got
+        if lines == 0:
+            break
+    return last
+
+
+def closed(channel: int, last: int) -> bytes:
+    """CLOSED: all of the session is on disk up to `last` and its lock is free."""
+    return encode(Kind.CLOSED, channel=channel, first=last)
+
+
+def refused(channel: int, problem: SessionUnavailable) -> bytes:
+    """REFUSED, with the reason."""
+    body = msgspec.json.encode({"code": problem.code, "message": problem.message, "retry_ms": problem.retry_ms})
+    return encode(Kind.REFUSED, channel=channel, body=body)

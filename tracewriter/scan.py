@@ -1,0 +1,270 @@
+"""From one segment's bytes and seals to lines with a state. Streaming, read-only, and it survives anything it finds.
+
+The file is taken apart into regions: ranges that a valid seal entry covers, and what lies between and after them. A sealed
+region is read whole and hashed; lines never run over a region's edge, since seals cover whole blocks of whole lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest
+
+from tracewriter import jsonl
+from tracewriter.config import MAX_FRAME, MIB
+from tracewriter.errors import errno_name
+from tracewriter.events import RawRecord
+from tracewriter.findings import Note
+from tracewriter.segment import SEAL_SLOT, Header, SealEntry, decode_entry, decode_slot0, seal_name, segment_name
+
+_CHUNK: Final = MIB
+_LONGEST_LINE: Final = (
+    2 * MAX_FRAME
+)  # no writer of ours makes longer ones; beyond it a "line" is damage, read past in chunks
+_MAX_SEALS: Final = 64 * MIB
+DROP: Final = "trace.drop.observed"
+_RECORD_HEAD: Final = b'{"seq":'
+
+_header_decoder: Final = msgspec.json.Decoder(Header)
+_record_decoder: Final = msgspec.json.Decoder(RawRecord)
+
+
+class Line(Struct, frozen=True):
+    """One line (without LF) and what is known of the bytes it stands in. `whole` is False for a last one without LF."""
+
+    segment: int
+    offset: int
+    data: bytes
+    state: str
+    whole: bool = True
+
+
+class _DropRange(Struct, frozen=True):
+    first: int
+    last: int
+    count: int
+
+
+class Region(Struct, frozen=True):
+    """A piece of a segment: sealed (entry) or not (None)."""
+
+    offset: int
+    length: int
+    entry: SealEntry | None
+
+
+def plan(entries: list[SealEntry], size: int) -> tuple[list[Region], list[SealEntry]]:
+    """Pure: the regions of a file of `size` bytes, and the entries that claim bytes beyond its end."""
+    regions: list[Region] = []
+    lost: list[SealEntry] = []
+    at = 0
+    for entry in sorted(entries, key=lambda e: e.offset):
+        if entry.offset + entry.length > size:
+            lost.append(entry)
+            continue
+        if entry.offset < at or entry.length == 0:
+            continue
+        if entry.offset > at:
+            regions.append(Region(at, entry.offset - at, None))
+        regions.append(Region(entry.offset, entry.length, entry))
+        at = entry.offset + entry.length
+    if at < size:
+        regions.append(Region(at, size - at, None))
+    return regions, lost
+
+
+def open_plain(name: str, dir_fd: int) -> int:
+    """Open a regular file with exactly one name, never through a link, never waiting on a FIFO. Raises OSError."""
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+        os.close(fd)
+        raise OSError(errno.EMLINK if stat.S_ISREG(info.st_mode) else errno.EINVAL, "not a plain file of its own")
+    return fd
+
+
+def read_small(name: str, dir_fd: int, limit: int) -> bytes | None:
+    """A small file's bytes, at most `limit`; None when it is not there or cannot be read."""
+    try:
+        fd = open_plain(name, dir_fd)
+    except OSError:
+        return None
+    try:
+        pieces: list[bytes] = []
+        while (piece := os.read(fd, min(limit, _CHUNK))) and limit > 0:
+            pieces.append(piece)
+            limit -= len(piece)
+        return b"".join(pieces)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+class Seals(Struct, frozen=True):
+    """A seal file, decoded: its segment id, its good entries, and how many slots were no good."""
+
+    segment_id: int | None
+    entries: list[SealEntry]
+    bad_slots: int
+
+
+def decode_seals(data: bytes | None, number: int) -> Seals:
+    """Pure: what a seal file says. A slot whose check fails is skipped: its range is unsealed, never accused."""
+    if not data or len(data) < SEAL_SLOT:
+        return Seals(None, [], 0)
+    head = decode_slot0(data[:SEAL_SLOT])
+    slots = len(data) // SEAL_SLOT - 1
+    if head is None or head[0] != number:
+        return Seals(None, [], slots + 1)
+    good = [
+        decode_entry(data[at : at + SEAL_SLOT], head[1]) for at in range(SEAL_SLOT, (slots + 1) * SEAL_SLOT, SEAL_SLOT)
+    ]
+    entries = [entry for entry in good if entry is not None]
+    return Seals(head[1], entries, slots - len(entries))
+
+
+def parse_header(line: bytes) -> Header | None:
+    """The header line of a segment, or None."""
+    if not line.startswith(b'{"segment":'):
+        return None
+    try:
+        return _header_decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def parse_record(line: bytes) -> tuple[RawRecord, int] | None:
+    """(record, last seq it covers), or None when the line is no record. A drop record must cover just what it says (R2)."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        record = _record_decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        fallback = _parse_leniently(line)
+        if fallback is None:
+            return None
+        record = fallback
+    if record.seq < 1:
+        return None
+    if record.event != DROP:
+        return record, record.seq
+    try:
+        dropped = msgspec.json.decode(record.data, type=_DropRange)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if dropped.first != record.seq or dropped.count != dropped.last - dropped.first + 1 or dropped.count < 1:
+        return None
+    return record, dropped.last
+
+
+def _parse_leniently(line: bytes) -> RawRecord | None:
+    """Lines of other tools may hold lone surrogate escapes, which strict decoders refuse."""
+    if b"\\ud" not in line.lower():
+        return None
+    value = jsonl.loads(line)
+    if not isinstance(value, dict):
+        return None
+    try:
+        return msgspec.convert({**value, "data": jsonl.raw(value.get("data"))}, RawRecord)
+    except (msgspec.ValidationError, TypeError):
+        return None
+
+
+def salvage(line: bytes) -> int:
+    """Where a whole record begins inside a line whose start is torn (a stub glued to the next append, a run of NULs); else -1."""
+    at = line.rfind(_RECORD_HEAD)
+    return at if at > 0 and parse_record(line[at:]) is not None else -1
+
+
+def scan_segment(dir_fd: int, number: int) -> Iterator[Header | Line | Note]:
+    """Everything in one segment, in order. The header comes first when its line is intact. Never raises for what is on disk."""
+    try:
+        fd = open_plain(segment_name(number), dir_fd)
+    except FileNotFoundError:
+        yield Note("missing", f"segment {number} is missing", number)
+        return
+    except OSError as exc:
+        yield Note("foreign", f"segment {number} cannot be opened: {exc.strerror}", number)
+        return
+    try:
+        yield from _scan_open(fd, dir_fd, number)
+    except OSError as exc:
+        yield Note("damaged", f"segment {number} cannot be read: {errno_name(exc)}; going on with the next", number)
+    finally:
+        os.close(fd)
+
+
+def _scan_open(fd: int, dir_fd: int, number: int) -> Iterator[Header | Line | Note]:
+    size = os.fstat(fd).st_size
+    first = os.pread(fd, 4096, 0).partition(b"\n")[0]
+    header = parse_header(first)
+    seals = decode_seals(read_small(seal_name(number), dir_fd, _MAX_SEALS), number)
+    entries = seals.entries
+    stranger = header is not None and seals.segment_id not in (None, int(header.id, 16))
+    if stranger and not any(_matches(fd, entry, size) for entry in entries):
+        entries = []
+        yield Note("unsealed", f"segment {number}: its seals belong to another segment", number)
+    if header is not None:
+        yield header
+    regions, lost = plan(entries, size)
+    for region in regions:
+        if region.entry is not None:
+            yield from _sealed(fd, number, region, region.entry)
+        else:
+            yield from _unsealed(fd, number, region, "unverified" if lost else "unsealed")
+    if lost:
+        start, end = min(e.offset for e in lost), max(e.offset + e.length for e in lost)
+        missing = end - max(start, min(size, end))
+        text = f"segment {number}: {missing} sealed bytes from {size} on are lost (up to seq {lost[-1].last})"
+        yield Note("lost", text, number, size, missing, None, lost[-1].last)
+
+
+def _matches(fd: int, entry: SealEntry, size: int) -> bool:
+    if entry.offset + entry.length > size or entry.length > _MAX_SEALS:
+        return False
+    return xxh3_64_intdigest(os.pread(fd, entry.length, entry.offset)) == entry.digest
+
+
+def _sealed(fd: int, number: int, region: Region, entry: SealEntry) -> Iterator[Line | Note]:
+    data = os.pread(fd, region.length, region.offset)
+    good = len(data) == region.length and xxh3_64_intdigest(data) == entry.digest
+    if not good:
+        text = f"segment {number}: bytes {region.offset} to {region.offset + region.length} are not as they were sealed"
+        yield Note("damaged", text, number, region.offset, region.length, None, entry.last)
+    state = "verified" if good else "unverified"
+    at = 0
+    while at < len(data):
+        end = data.find(b"\n", at)
+        whole = end >= 0
+        end = end if whole else len(data)
+        yield Line(number, region.offset + at, data[at:end], state, whole)
+        at = end + 1
+
+
+def _unsealed(fd: int, number: int, region: Region, state: str) -> Iterator[Line | Note]:
+    at, end = region.offset, region.offset + region.length
+    rest = b""
+    start = at
+    while at < end:
+        chunk = os.pread(fd, min(_CHUNK, end - at), at)
+        if not chunk:
+            break
+        at += len(chunk)
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            yield Line(number, start, line, state)
+            start += len(line) + 1
+        if len(rest) > _LONGEST_LINE:
+            yield Note("damaged", f"segment {number}: {len(rest)} bytes without a line end", number, start, len(rest))
+            start += len(rest)
+            rest = b""
+    if rest:
+        yield Line(number, start, rest, state, whole=False)

@@ -1,0 +1,442 @@
+"""The writer's loop: plain epoll, one thread, many producers with many sessions each. Phases: start, serve, drain, close.
+
+A receive is one turn: its frames are taken, then every session they touched is written once and answered once. Slow work
+(fdatasync, digests, manifests) goes to the background thread; a session that closes keeps its lock until that is done.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tracewriter.background import Background
+from tracewriter.clock import Clock
+from tracewriter.config import MAX_FRAME, Limits
+from tracewriter.connection import Connection, ReceiveBuffer, same_user
+from tracewriter.disk import Disk
+from tracewriter.errors import ProtocolError, SessionUnavailable
+from tracewriter.journal import Journal, Key, Producer, retire_in
+from tracewriter.protocol import (
+    OLDEST_VERSION,
+    VERSION,
+    Flushed,
+    Frame,
+    Hello,
+    Kind,
+    Open,
+    Status,
+    Welcome,
+    decode_body,
+    encode,
+)
+from tracewriter.recorder import Recording, closed, refused
+from tracewriter.redact import Redactor
+from tracewriter.validation import checked_key
+
+_TICK_S: Final = 0.25
+_READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class Server:
+    """Serves a listening Unix socket until told to stop."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        root_fd: int,
+        *,
+        root: str,
+        disk: Disk,
+        clock: Clock,
+        limits: Limits,
+        version: str,
+        log: Callable[[str], None],
+    ) -> None:
+        self._listener, self._root_fd, self._root = listener, root_fd, root
+        self._disk, self._clock, self._limits = disk, clock, limits
+        self._version, self._log = version, log
+        self._epoll = select.epoll()
+        self._buffer = ReceiveBuffer()
+        self.background = Background()
+        self._connections: dict[int, Connection] = {}
+        self._held: dict[Key, Recording] = {}  # every session being recorded, until its lock is free again
+        self._owners: dict[Key, Connection] = {}
+        self._opens: deque[tuple[Connection, int, Open]] = deque()
+        self._hot: OrderedDict[Key, Recording] = OrderedDict()  # sessions with open segment descriptors, coldest first
+        self._started = clock.monotonic()
+        self._next_seal = self._started + limits.seal_interval_s
+        self._next_sync = self._started + limits.sync_interval_s
+        self._idle_since = self._started
+        self._stopping = False
+
+    # --- the loop
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Serve until `stop()` is true or nobody has been there for `idle_exit_s`, then drain and close."""
+        self._listener.setblocking(False)
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._epoll.register(self.background.wake_fd, select.EPOLLIN)
+        while not stop() and not self._idle_too_long():
+            self.turn(_TICK_S if not self._opens else 0.0)
+        self._drain()
+
+    def turn(self, timeout_s: float) -> None:
+        """One round: what is ready, a few opens, what is due."""
+        for fd, events in self._epoll.poll(timeout_s):
+            if fd == self._listener.fileno():
+                self._accept()
+            elif fd == self.background.wake_fd:
+                self.background.collect()
+            else:
+                self._ready(fd, events)
+        for _ in range(min(len(self._opens), self._limits.opens_per_turn)):
+            self._serve_open(*self._opens.popleft())
+        self._due()
+
+    def _idle_too_long(self) -> bool:
+        if self._connections or self._held or not self._limits.idle_exit_s:
+            self._idle_since = self._clock.monotonic()
+            return False
+        return self._clock.monotonic() - self._idle_since > self._limits.idle_exit_s
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return  # gone again, or no descriptors left: the others go on
+        if len(self._connections) >= self._limits.connections or not same_user(sock):
+            sock.close()
+            return
+        connection = Connection(sock, self._limits, self._clock.monotonic())
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, _READ)
+
+    def _ready(self, fd: int, events: int) -> None:
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        try:
+            if events & select.EPOLLOUT:
+                self._send(connection)
+            if events & ~select.EPOLLOUT:
+                self._receive(connection)
+        except ProtocolError as exc:
+            self._log(f"a connection was closed: {exc}")
+            self._gone(connection)
+        except OSError:
+            self._gone(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        frames = connection.receive(self._buffer, self._clock.monotonic())
+        if frames is None:
+            self._gone(connection)
+            return
+        touched: dict[int, Recording] = {}
+        try:
+            for frame in frames:
+                if connection.closing:
+                    break
+                self._frame(connection, frame, touched)
+        finally:
+            self._write(connection, touched)
+        if connection.closing:
+            self._gone(connection)
+
+    def _frame(self, connection: Connection, frame: Frame, touched: dict[int, Recording]) -> None:
+        if not connection.producer and frame.kind is not Kind.HELLO:
+            raise ProtocolError("a frame before HELLO")
+        match frame.kind:
+            case Kind.EVENTS | Kind.DROP:
+                recording = connection.channels.get(frame.channel)
+                if recording is not None:  # a closed or refused channel: its frames in flight mean nothing
+                    recording.take(frame)
+                    touched[frame.channel] = recording
+            case Kind.HELLO:
+                self._hello(connection, decode_body(frame.body, Hello))
+            case Kind.OPEN:
+                self._queue_open(connection, frame)
+            case Kind.FLUSH:
+                self._write(connection, touched)
+                self._flush(connection, frame.first)
+            case Kind.CLOSE:
+                self._write(connection, touched)
+                self._close_channel(connection, frame.channel)
+            case Kind.STATUS:
+                self._queue(connection, encode(Kind.STATUS, body=self.status()))
+            case _:
+                raise ProtocolError(f"a {frame.kind.name} frame, which this version does not take")
+
+    def _write(self, connection: Connection, touched: dict[int, Recording]) -> None:
+        answers: list[bytes] = []
+        for recording in touched.values():
+            answers.append(recording.write())
+            self._warm(recording)
+        touched.clear()
+        if answers:
+            self._queue(connection, b"".join(answers))
+
+    def _warm(self, recording: Recording) -> None:
+        """Keep at most so many segments open; the least recently written give their descriptors back."""
+        self._hot[recording.key] = recording
+        self._hot.move_to_end(recording.key)
+        if len(self._hot) > self._limits.open_segments:
+            _, cold = self._hot.popitem(last=False)
+            if cold.journal is not None and cold.journal.segment is not None:
+                cold.journal.seal()
+                cold.dirty = False
+                if cold.journal.segment is not None:
+                    cold.journal.segment.suspend()
+
+    def _queue(self, connection: Connection, data: bytes) -> None:
+        connection.queue(data)
+        self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        done = connection.send()
+        if connection.fd in self._connections:
+            self._epoll.modify(connection.fd, _READ if done else _READ | select.EPOLLOUT)
+
+    # --- connections and sessions
+
+    def _hello(self, connection: Connection, hello: Hello) -> None:
+        if connection.producer:
+            raise ProtocolError("a second HELLO")
+        if hello.version < OLDEST_VERSION:
+            raise ProtocolError(f"version {hello.version}, which is too old; the oldest is {OLDEST_VERSION}")
+        for other in list(self._connections.values()):
+            if other is connection or other.producer != hello.producer:
+                continue
+            if hello.conn <= other.conn:
+                connection.closing = True  # a late one of a life that has gone on
+                return
+            self._gone(other)
+        connection.producer, connection.conn = hello.producer, hello.conn
+        connection.version = min(hello.version, VERSION)
+        self._queue(connection, encode(Kind.WELCOME, body=Welcome(connection.version, MAX_FRAME)))
+
+    def _queue_open(self, connection: Connection, frame: Frame) -> None:
+        if frame.channel <= connection.used_channels:
+            raise ProtocolError("a channel number was used twice")
+        connection.used_channels = frame.channel
+        request = decode_body(frame.body, Open)
+        if len(self._opens) >= self._limits.sessions:
+            raise ProtocolError("too many OPEN frames at once")
+        self._opens.append((connection, frame.channel, request))
+
+    def _serve_open(self, connection: Connection, channel: int, request: Open) -> None:
+        if self._connections.get(connection.fd) is not connection:
+            return
+        try:
+            try:
+                recording = self._open(connection, channel, request)
+            except SessionUnavailable as exc:
+                self._queue(connection, refused(channel, exc))
+                return
+            connection.channels[channel] = recording
+            self._queue(connection, encode(Kind.OPENED, channel=channel, first=recording.next))
+        except (ProtocolError, OSError):
+            self._gone(connection)
+
+    def _open(self, connection: Connection, channel: int, request: Open) -> Recording:
+        key = checked_key(request.session, request.workspace)
+        holder = self._owners.get(key)
+        if key in self._held:
+            if holder is not None and holder.producer == connection.producer and holder is not connection:
+                self._gone(holder)
+            raise SessionUnavailable("busy", "the session is being recorded by another connection", 250)
+        if len(self._held) >= self._limits.sessions:
+            raise SessionUnavailable("limit", f"{self._limits.sessions} sessions are being recorded already", 5000)
+        producer = Producer(connection.producer, request.acked, request.last)
+        journal = self._journal(key, producer)
+        recording = Recording(
+            channel=channel,
+            journal=journal,
+            reopen=partial(self._reopen, key, connection.producer),
+            redactor=Redactor(request.secrets),
+            limits=self._limits,
+            clock=self._clock,
+        )
+        self._held[key] = recording
+        self._owners[key] = connection
+        return recording
+
+    def _journal(self, key: Key, producer: Producer) -> Journal:
+        journal = Journal.open(self._disk, self._root_fd, key, producer, self._limits)
+        if self._limits.durability != "none":
+            journal.retire_with(retire_in(self.background))
+        return journal
+
+    def _reopen(self, key: Key, life: str, last: int) -> Journal:
+        """A session that was closed because it was idle, and is recorded again."""
+        return self._journal(key, Producer(life, last, last))
+
+    def _gone(self, connection: Connection) -> None:
+        """The connection's end: forget half frames, write what was complete, close its sessions."""
+        if self._connections.pop(connection.fd, None) is None:
+            return
+        try:
+            self._epoll.unregister(connection.fd)
+        except OSError:
+            pass
+        for recording in connection.channels.values():
+            recording.write()
+            self._close(recording, lambda: None)
+        connection.channels.clear()
+        connection.close()
+
+    def _close_channel(self, connection: Connection, channel: int) -> None:
+        recording = connection.channels.pop(channel, None)
+        if recording is None:
+            self._queue(connection, closed(channel, 0))
+            return
+
+        def done() -> None:
+            if self._connections.get(connection.fd) is connection:
+                try:
+                    self._queue(connection, closed(channel, recording.next - 1))
+                except (ProtocolError, OSError):
+                    self._gone(connection)
+
+        self._close(recording, done)
+
+    def _close(self, recording: Recording, done: Callable[[], None]) -> None:
+        """Seal, sync, digest, manifest, then free the lock; `done` is called after that."""
+        self._hot.pop(recording.key, None)
+        journal, recording.journal = recording.journal, None
+
+        def finished(_: object) -> None:
+            if journal is not None:
+                journal.close()
+            self._held.pop(recording.key, None)
+            self._owners.pop(recording.key, None)
+            done()
+
+        if journal is None:
+            finished(None)
+            return
+        journal.seal()
+        recording.dirty = False
+        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+        sync = self._limits.durability != "none"
+        wrote = recording.started_at is not None
+
+        def job() -> None:
+            if sync and journal.segment is not None and journal.segment.fd >= 0 and journal.segment.unsynced:
+                journal.segment.sync()
+            if wrote:
+                journal.note_digests()
+                journal.write_manifest(manifest)
+
+        self.background.submit(job, finished)
+
+    def _flush(self, connection: Connection, token: int) -> None:
+        code = ""
+        now = self._clock.now()
+        for recording in connection.channels.values():
+            code = code or recording.reason
+            journal = recording.journal
+            if journal is not None and recording.dirty:
+                journal.seal()
+                recording.dirty = False
+                manifest = journal.manifest(recording.started_at, now, closed=False)
+                self.background.submit(partial(journal.write_manifest, manifest))
+
+        def done(_: object) -> None:
+            if self._connections.get(connection.fd) is connection:
+                try:
+                    self._queue(connection, encode(Kind.FLUSHED, first=token, body=Flushed(not code, code)))
+                except (ProtocolError, OSError):
+                    self._gone(connection)
+
+        self.background.submit(lambda: None, done)
+
+    # --- what is due
+
+    def _due(self) -> None:
+        now = self._clock.monotonic()
+        for connection in [c for c in self._connections.values() if c.overdue(now)]:
+            self._log(f"a connection was closed: {connection.overdue(now)}")
+            self._gone(connection)
+        if now >= self._next_seal:
+            self._next_seal = now + self._limits.seal_interval_s
+            self._seal_all(now)
+        if now >= self._next_sync:
+            self._next_sync = now + self._limits.sync_interval_s
+            if self._limits.durability == "interval":
+                self._sync_all()
+
+    def _seal_all(self, now: float) -> None:
+        for recording in self._held.values():
+            journal = recording.journal
+            if journal is None:
+                continue
+            if recording.dirty:
+                recording.dirty = False
+                journal.seal()
+            elif now - recording.active_at > self._limits.session_idle_s and recording.key in self._owners:
+                self._sleep(recording)
+
+    def _sleep(self, recording: Recording) -> None:
+        """Close an idle recording's files; its channel stays, and its next record opens a new segment."""
+        self._hot.pop(recording.key, None)
+        journal, recording.journal = recording.journal, None
+        if journal is None:
+            return
+        journal.seal()
+        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+
+        def job() -> None:
+            journal.note_digests()
+            journal.write_manifest(manifest)
+
+        self.background.submit(job, lambda _: journal.close())
+
+    def _sync_all(self) -> None:
+        for recording in self._held.values():
+            journal = recording.journal
+            segment = journal.segment if journal is not None else None
+            if segment is not None and segment.unsynced and segment.fd >= 0:
+                self.background.submit(segment.sync)
+
+    # --- the end
+
+    def status(self) -> Status:
+        """The writer as a whole."""
+        sessions = tuple(recording.status() for recording in self._held.values())
+        reason = next((s.reason for s in sessions if s.state == "degraded"), "")
+        return Status(
+            version=self._version,
+            pid=os.getpid(),
+            root=self._root,
+            state="degraded" if reason else "ok",
+            reason=reason,
+            uptime_s=round(self._clock.monotonic() - self._started, 3),
+            connections=len(self._connections),
+            durability=self._limits.durability,
+            sessions=sessions,
+        )
+
+    def _drain(self) -> None:
+        """Read what producers have already sent, write it, close every session in order. Bounded in time."""
+        self._stopping = True
+        self._epoll.unregister(self._listener.fileno())
+        deadline = self._clock.monotonic() + 1.0
+        while self._clock.monotonic() < deadline:
+            ready = [(fd, ev) for fd, ev in self._epoll.poll(0) if fd != self.background.wake_fd]
+            if not ready:
+                break
+            for fd, events in ready:
+                self._ready(fd, events)
+        for connection in list(self._connections.values()):
+            self._gone(connection)
+        deadline = self._clock.monotonic() + 5.0
+        while self._held and self._clock.monotonic() < deadline:
+            self._epoll.poll(0.05)
+            self.background.collect()
+        self.background.stop(5.0)
+        self._epoll.close()
