@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Raw, Struct
 
 if TYPE_CHECKING:
-    from tracewriter.events import FileChangeApplied
-
     from agentd.providers.stream import ToolSpec
     from agentd.tools.workspace import Workspace
+    from tracewriter.events import FileChangeApplied
 
 # What the model gets of one result (design: 20,000 characters); the record says how long the whole was.
 MAX_RESULT_CHARS: Final = 20_000
