@@ -22,11 +22,14 @@ class Interrupts:
         self._handler = signal.getsignal(signal.SIGINT)
         if self._handler is not signal.SIG_IGN:  # started with nohup, or in the background: not ours to change
             signal.signal(signal.SIGINT, self._on_interrupt)
+        # Written by the C handler itself: a poll that is about to begin is woken too.
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        signal.set_wakeup_fd(self._wakeup)
         if self._handler is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._handler)
         os.close(self.wake)
@@ -41,6 +44,5 @@ class Interrupts:
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        os.write(self._write, b"!")
         if self.count > 1:
             raise KeyboardInterrupt
