@@ -36,7 +36,7 @@ def show(items: Iterable[Found | Note], out: Output, *, run_prefix: str = "", as
         if not isinstance(item, Note) and run_prefix and not (item.record.run or "").startswith(run_prefix):
             continue
         if as_json:
-            out.json_line(json_line(item))
+            _show_json(item, out)
         else:
             if not isinstance(item, Note) and (date := fmt.local_time(item.record.ts)[:10]) != day:
                 day = date
@@ -61,11 +61,11 @@ def _show_one(item: Found | Note, out: Output) -> None:
         out.line(line)
 
 
-def json_line(item: Found | Note) -> str:
-    """A record's line as it is stored; a note as {"note": …}, which no record looks like."""
+def _show_json(item: Found | Note, out: Output) -> None:
     if isinstance(item, Note):
-        return msgspec.json.encode({"note": note_json(item)}).decode()
-    return item.line.decode("utf-8", "replace")
+        out.json({"note": note_json(item)})  # no record looks like that
+    else:
+        out.json_line(item.line.decode("utf-8", "replace"))
 
 
 def note_json(note: Note) -> dict[str, object]:
