@@ -1,0 +1,323 @@
+"""A producer's side of the socket protocol, without I/O: many sessions over one connection, and over many in a row.
+
+Feed it what was received and the times that pass; take from it what to send. Frames stay until they are acknowledged, so a
+lost connection costs nothing: on the next one each session is opened again and the writer says where to go on. The driver
+(`sender`) owns the socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from tracewriter.clock import Clock
+from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME
+from tracewriter.errors import ProtocolError
+from tracewriter.outbox import Budget, Outbox, OutFrame
+from tracewriter.protocol import (
+    HEADER,
+    OLDEST_VERSION,
+    VERSION,
+    Flushed,
+    Frame,
+    FrameDecoder,
+    Hello,
+    Kind,
+    Nack,
+    Open,
+    Refused,
+    Status,
+    Welcome,
+    decode_body,
+    encode,
+)
+
+_PIECES: Final = 256  # of one sendmsg; over 1,024 it is EINVAL
+_ROUND_BYTES: Final = 1024 * 1024  # handed to the socket at once
+
+
+class SessionInfo(Struct, frozen=True):
+    """What OPEN says of a session."""
+
+    session: str
+    workspace: str
+    capture: str = "content"
+    secrets: tuple[str, ...] = ()
+
+
+class Channel:
+    """One session and where it stands on the current connection."""
+
+    def __init__(self, info: SessionInfo, outbox: Outbox) -> None:
+        self.info, self.outbox = info, outbox
+        self.number = 0  # of the channel on this connection; 0: not opened on it
+        self.phase = "closed"  # closed, opening, open, closing, gone
+        self.sent = 0  # leading frames of the outbox that this connection has carried
+        self.resend_at: float | None = None  # after a NACK with a wait
+        self.probing = False  # one frame is out to see whether the disk works again
+        self.reopen_at: float | None = None  # after a REFUSED that may be retried
+        self.reason = ""  # why recording is held up, or ""
+        self.close_asked = False
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.number} {self.phase} {self.outbox!r}>"
+
+
+class Producer:
+    """Everything one process records."""
+
+    def __init__(
+        self, life: str, clock: Clock, *, buffer_bytes: int = BUFFER_BYTES, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self.life, self._clock = life, clock
+        self.wake = wake
+        self.budget = Budget(buffer_bytes, min(BUFFER_RESUME, buffer_bytes * 3 // 4))
+        self._channels: list[Channel] = []
+        self._by_number: dict[int, Channel] = {}
+        self._decoder = FrameDecoder()
+        self._conn = 0
+        self._numbers = 0
+        self._token = 0
+        self.flushed = 0  # the newest token that came back
+        self.flush_problem = ""
+        self.ready = False  # WELCOME has come on this connection
+        self._control: list[bytes] = []
+        self.writer_status: Status | None = None
+
+    # --- sessions
+
+    def add(self, info: SessionInfo, *, resumed: bool) -> Channel:
+        """Record another session. A new one is numbered from 1 at once; a resumed one waits for the writer's word."""
+        outbox = Outbox(info.session, self._clock, self.budget, resumed=resumed, wake=self.wake)
+        channel = Channel(info, outbox)
+        self._channels.append(channel)
+        if self.ready:
+            self._open(channel)
+        return channel
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All sessions that are not closed for good."""
+        return self._channels
+
+    def ask_close(self, channel: Channel) -> None:
+        """Close the session's recording as soon as all of it is acknowledged (`close_now`: at once)."""
+        channel.outbox.prepare_close()
+        channel.close_asked = True
+        self._close_if_done(channel)
+
+    def close_now(self, channel: Channel) -> None:
+        """The time-out of closing has come: say CLOSE although something is not acknowledged."""
+        if channel.phase == "open":
+            channel.phase = "closing"
+            self._say(encode(Kind.CLOSE, channel=channel.number))
+
+    def forget(self, channel: Channel) -> None:
+        """Drop a session from memory, with what it still holds."""
+        channel.phase = "gone"
+        channel.outbox.stop("closed")
+        if channel in self._channels:
+            self._channels.remove(channel)
+
+    def _close_if_done(self, channel: Channel) -> None:
+        if channel.close_asked and channel.phase == "open" and channel.outbox.idle:
+            self.close_now(channel)
+
+    def ask_flush(self) -> int:
+        """Send a FLUSH after everything recorded so far; `flushed` reaches the token when the writer has answered."""
+        self._token += 1
+        for channel in self._channels:
+            channel.outbox.cut()
+        self.wake()
+        return self._token
+
+    def say_flush(self, token: int) -> None:
+        """Queue the FLUSH itself (after the frames it is about have been taken by `outgoing`)."""
+        self._say(encode(Kind.FLUSH, first=token))
+
+    def ask_status(self) -> None:
+        """Ask for the writer's status; it appears as `writer_status`."""
+        self.writer_status = None
+        self._say(encode(Kind.STATUS, body=b"{}"))
+
+    def _say(self, data: bytes) -> None:
+        if self.ready:
+            self._control.append(data)
+            self.wake()
+
+    # --- connections
+
+    def connected(self) -> bytes:
+        """A new connection: its HELLO."""
+        self._conn += 1
+        self._decoder = FrameDecoder()
+        self._numbers = 0
+        self._by_number.clear()
+        self._control.clear()
+        self.ready = False
+        return encode(Kind.HELLO, body=Hello(self.life, self._conn))
+
+    def disconnected(self) -> None:
+        """The connection is gone: everything unacknowledged will be sent again on the next."""
+        self.ready = False
+        self._control.clear()
+        for channel in list(self._channels):
+            channel.number = channel.sent = 0
+            channel.probing, channel.resend_at, channel.reopen_at = False, None, None
+            if channel.phase == "closing":
+                self.forget(channel)  # the writer closes what a gone connection held
+            elif channel.phase != "gone":
+                channel.phase = "closed"
+
+    def _open(self, channel: Channel) -> None:
+        if channel.outbox.stopped:
+            return
+        self._numbers += 1
+        channel.number, channel.phase, channel.sent = self._numbers, "opening", 0
+        channel.reopen_at = None
+        self._by_number[channel.number] = channel
+        outbox, info = channel.outbox, channel.info
+        last = outbox.last if outbox.last > outbox.started_after else 0
+        body = Open(info.session, info.workspace, outbox.acked if last else 0, last, info.capture, info.secrets)
+        self._say(encode(Kind.OPEN, channel=channel.number, body=body))
+
+    # --- what comes in
+
+    def receive(self, data: bytes) -> None:
+        """Take what the writer sent. Raises ProtocolError when it is no writer of ours: then close the connection."""
+        for frame in self._decoder.feed(data):
+            self._frame(frame)
+        if self.budget.full and self.budget.bytes <= self.budget.resume:
+            self.budget.full = False
+            for channel in self._channels:
+                channel.outbox.room()
+
+    def _frame(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.WELCOME:
+                version = decode_body(frame.body, Welcome).version
+                if not OLDEST_VERSION <= version <= VERSION:
+                    raise ProtocolError(f"the writer speaks version {version}")
+                self.ready = True
+                for channel in self._channels:
+                    self._open(channel)
+            case Kind.FLUSHED:
+                answer = decode_body(frame.body, Flushed)
+                self.flushed, self.flush_problem = frame.first, "" if answer.ok else answer.code
+            case Kind.STATUS:
+                self.writer_status = decode_body(frame.body, Status)
+            case Kind.OPENED | Kind.REFUSED | Kind.ACK | Kind.NACK | Kind.CLOSED:
+                about = self._by_number.get(frame.channel)
+                if about is not None:
+                    self._about(about, frame)
+            case _:
+                raise ProtocolError(f"a {frame.kind.name} frame from the writer")
+        self.wake()
+
+    def _about(self, channel: Channel, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.OPENED:
+                channel.phase, channel.sent, channel.reason = "open", 0, ""
+                if not channel.outbox.numbered(frame.first):
+                    self._stop(channel, "conflict: the writer is ahead of this process")
+            case Kind.REFUSED:
+                self._refused(channel, decode_body(frame.body, Refused))
+            case Kind.ACK:
+                self._acked(channel, frame.first)
+            case Kind.NACK:
+                self._nacked(channel, frame, decode_body(frame.body, Nack))
+            case _:  # CLOSED
+                del self._by_number[channel.number]
+                self.forget(channel)
+        self._close_if_done(channel)
+
+    def _refused(self, channel: Channel, answer: Refused) -> None:
+        del self._by_number[channel.number]
+        channel.number, channel.phase = 0, "closed"
+        if answer.retry_ms < 0:
+            self._stop(channel, f"{answer.code}: {answer.message}")
+            return
+        channel.reason = f"{answer.code}: {answer.message}"
+        channel.reopen_at = self._clock.monotonic() + answer.retry_ms / 1000
+
+    def _stop(self, channel: Channel, reason: str) -> None:
+        channel.reason = reason
+        channel.outbox.stop(reason)
+        self._by_number.pop(channel.number, None)
+        if channel.phase == "open":
+            self._say(encode(Kind.CLOSE, channel=channel.number))
+        channel.phase = "closed"
+
+    def _acked(self, channel: Channel, seq: int) -> None:
+        channel.sent = max(0, channel.sent - channel.outbox.acknowledge(seq))
+        channel.probing, channel.resend_at, channel.reason = False, None, ""
+
+    def _nacked(self, channel: Channel, frame: Frame, nack: Nack) -> None:
+        channel.sent = max(0, channel.sent - channel.outbox.acknowledge(frame.first - 1))
+        if frame.count:
+            channel.outbox.refuse(frame.first, frame.count, nack.code)
+            channel.sent = 0
+            if nack.code == "limit":
+                channel.reason = "limit: the session's recording is as large as it may get"
+            return
+        channel.sent = 0
+        if nack.retry_ms:
+            channel.probing = True
+            channel.resend_at = self._clock.monotonic() + nack.retry_ms / 1000
+            if nack.code != "busy" or not channel.reason:
+                channel.reason = nack.code
+
+    # --- what goes out
+
+    def outgoing(self) -> list[bytes | bytearray]:
+        """What to send now, in order: at most a round's worth, so that frames wait here and not in the socket's queue."""
+        pieces: list[bytes | bytearray] = list(self._control)
+        self._control.clear()
+        if not self.ready:
+            return pieces
+        size = 0
+        now = self._clock.monotonic()
+        for channel in self._channels:
+            if channel.reopen_at is not None and now >= channel.reopen_at:
+                self._open(channel)
+            if channel.phase == "open":
+                for frame in self._unsent(channel, now):
+                    pieces += (
+                        HEADER.pack(len(frame.body), frame.kind, 0, 0, channel.number, frame.count, frame.first),
+                        frame.body,
+                    )
+                    size += len(frame.body)
+                    if len(pieces) >= _PIECES or size >= _ROUND_BYTES:
+                        return pieces
+        if self._control:
+            pieces += self._control
+            self._control.clear()
+        return pieces
+
+    def _unsent(self, channel: Channel, now: float) -> Iterator[OutFrame]:
+        outbox = channel.outbox
+        if channel.resend_at is not None:
+            if now < channel.resend_at:
+                return
+            channel.resend_at = None
+        outbox.cut()
+        if channel.probing:
+            if channel.sent == 0 and outbox.frames:
+                channel.sent = 1
+                yield outbox.frames[0]
+            return
+        while channel.sent < len(outbox.frames):
+            frame = outbox.frames[channel.sent]
+            channel.sent += 1
+            yield frame
+
+    def next_time(self) -> float | None:
+        """When `outgoing` may have more although nothing was received, on the monotonic clock."""
+        times = [t for c in self._channels for t in (c.resend_at, c.reopen_at) if t is not None]
+        return min(times) if times else None
+
+    def problem(self) -> str:
+        """Why recording is held up, for the first session that is; "" when all is well."""
+        return next((c.reason for c in self._channels if c.reason), "")

@@ -1,0 +1,453 @@
+"""What a program uses to record: open a session, `record()` events, `flush()`, `close()`.
+
+`record()` never raises, never waits and does no I/O: it encodes into a bounded buffer. A task (`Sender.run`) connects to the
+writer, sends, and sends again what a dead writer had not acknowledged. With no writer, a stuck one or a full disk the program
+goes on; what does not fit is counted and becomes a record of its own. `NullTrace` has the same methods and records nothing,
+so that callers need no `if`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from datetime import datetime
+from itertools import islice
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from tracewriter.clock import SYSTEM_CLOCK, Clock
+from tracewriter.config import FLUSH_S, SEND_BUFFER
+from tracewriter.connection import peer_uid
+from tracewriter.errors import ProtocolError
+from tracewriter.events import (
+    FORMAT,
+    NAMES,
+    Event,
+    RunExecuteFinished,
+    SessionRecordFinished,
+    SessionRecordStarted,
+    Usage,
+)
+from tracewriter.listen import MAX_SUN_PATH
+from tracewriter.producer import Channel, Producer, SessionInfo
+
+_RETRY_FIRST_S: Final = 0.05
+_RETRY_MAX_S: Final = 2.0
+_RECEIVE: Final = 256 * 1024
+_PIECES: Final = 512  # of one sendmsg; over 1,024 it is EINVAL
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class TraceStatus(Struct, frozen=True):
+    """Whether recording works. state: ok, degraded (it will go on by itself; reason says what holds it up), off.
+
+    emitted: events given to record(); recorded: on disk; dropped: not recorded and never will be (each a counted drop).
+    """
+
+    state: str
+    reason: str = ""
+    emitted: int = 0
+    recorded: int = 0
+    dropped: int = 0
+
+
+class Trace(Protocol):
+    """A handle for recording one session."""
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+
+    def record(
+        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
+    ) -> None:
+        """Record one event. Never raises, never waits, does no I/O."""
+
+    async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
+        """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
+
+    async def close(self, timeout_s: float = 2.0) -> TraceStatus:
+        """End the recording in order: its last record, everything acknowledged, the session's lock free."""
+
+    def status(self) -> TraceStatus:
+        """How things stand."""
+
+
+class NullTrace:
+    """Records nothing, in the same words."""
+
+    def __init__(self, session: str, reason: str = "recording is off") -> None:
+        self.session = session
+        self._reason = reason
+
+    def record(
+        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
+    ) -> None:
+        """Nothing."""
+
+    async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
+        """Nothing to wait for."""
+        return self.status()
+
+    async def close(self, timeout_s: float = 2.0) -> TraceStatus:
+        """Nothing to close."""
+        return self.status()
+
+    def status(self) -> TraceStatus:
+        """Off, and why."""
+        return TraceStatus("off", self._reason)
+
+
+class SessionTrace:
+    """A session that is recorded through a Sender. Use it from the sender's event loop only."""
+
+    def __init__(self, sender: Sender, channel: Channel, clock: Clock) -> None:
+        self._sender, self._channel, self._clock = sender, channel, clock
+        self._record = channel.outbox.record
+        self._counts: Counter[type] = Counter()
+        self._usage = Usage()
+        self._cost: float | None = 0.0
+        self._closing = False
+        self._lost = 0
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self._channel.info.session
+
+    def record(
+        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
+    ) -> None:
+        """Record one event. Never raises, never waits, does no I/O."""
+        try:
+            self._counts[type(event)] += 1
+            if type(event) is RunExecuteFinished:
+                self._tally(event)
+            self._record(event, ts or self._clock.now(), run, op, parent)
+        except Exception:  # noqa: BLE001 - the one seam: whatever is wrong with a recording, the run it observes goes on
+            self._lost += 1
+
+    def _tally(self, event: RunExecuteFinished) -> None:
+        self._usage += event.usage
+        self._cost = None if self._cost is None or event.cost_usd is None else self._cost + event.cost_usd
+
+    async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
+        """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
+        if not self._closing:
+            await self._sender.flush(self._channel, timeout_s)
+        return self.status()
+
+    async def close(self, timeout_s: float = 2.0) -> TraceStatus:
+        """End the recording in order. A second close changes nothing."""
+        if self._closing:
+            return self.status()
+        counts = {NAMES.get(kind, kind.__name__): count for kind, count in self._counts.items()}
+        if await self._sender.numbered(self._channel, timeout_s):
+            emitted = self._channel.outbox.last + 1  # this record's own seq: all that was ever numbered
+            self.record(SessionRecordFinished(emitted, counts, self._usage, self._cost))
+        self._closing = True
+        await self._sender.close_session(self._channel, timeout_s)
+        return self.status()
+
+    def status(self) -> TraceStatus:
+        """How things stand."""
+        outbox = self._channel.outbox
+        waiting = 0 if outbox.stopped else outbox.emitted - max(0, outbox.acked - outbox.started_after)
+        recorded = max(0, outbox.emitted - outbox.dropped - waiting)
+        dropped = outbox.dropped + self._lost
+        if outbox.stopped and outbox.stopped != "closed":
+            return TraceStatus("off", outbox.stopped, outbox.emitted + self._lost, recorded, dropped)
+        reason = self._channel.reason or self._sender.problem
+        state = "degraded" if reason and not self._closing else "ok"
+        return TraceStatus(state, reason if state != "ok" else "", outbox.emitted + self._lost, recorded, dropped)
+
+
+class Sender:
+    """Records for one process, over one connection. `run` is its task; without it everything stays in the buffer."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        life: str | None = None,
+        on_no_writer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path, self._clock = socket_path, clock
+        self.producer = Producer(life or os.urandom(8).hex(), clock, wake=self._wake)
+        self._on_no_writer = on_no_writer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sock: socket.socket | None = None
+        self._out: deque[memoryview] = deque()
+        self._scheduled: asyncio.Handle | None = None
+        self._last_flush = 0.0
+        self._writable = False  # a writer callback is registered
+        self._lost: asyncio.Future[str] | None = None
+        self._kick: asyncio.Event | None = None
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.problem = "no writer is connected yet"
+
+    # --- for callers
+
+    def open(
+        self,
+        session: str,
+        workspace: str,
+        *,
+        agentd: str,
+        mode: str,
+        capture: str,
+        secrets: tuple[str, ...] = (),
+        resumed: bool = False,
+    ) -> SessionTrace:
+        """Record a session. `resumed` for one that an earlier process may have recorded: its numbers wait for the writer.
+
+        secrets: exact values that must not reach the disk; kept in memory here and in the writer.
+        """
+        channel = self.producer.add(SessionInfo(session, workspace, capture, secrets), resumed=resumed)
+        trace = SessionTrace(self, channel, self._clock)
+        trace.record(SessionRecordStarted(FORMAT, agentd, workspace, mode, capture))
+        return trace
+
+    def status(self) -> TraceStatus:
+        """All sessions together."""
+        boxes = [channel.outbox for channel in self.producer.channels]
+        emitted, dropped = sum(box.emitted for box in boxes), sum(box.dropped for box in boxes)
+        reason = self.producer.problem() or self.problem
+        recorded = sum(max(0, box.acked - box.started_after) for box in boxes)
+        return TraceStatus("degraded" if reason else "ok", reason, emitted, recorded, dropped)
+
+    async def flush(self, channel: Channel, timeout_s: float) -> bool:
+        """Wait until everything the session recorded so far is acknowledged and the writer has answered a FLUSH."""
+        outbox = channel.outbox
+        token = self.producer.ask_flush()
+        target = outbox.emitted
+        deadline = self._clock.monotonic() + timeout_s
+        if not await self._wait(
+            lambda: bool(outbox.stopped) or outbox.acked - outbox.started_after >= target, deadline
+        ):
+            return False
+        self.producer.say_flush(token)
+        return await self._wait(lambda: self.producer.flushed >= token, deadline)
+
+    async def numbered(self, channel: Channel, timeout_s: float) -> bool:
+        """Wait until the session has its numbers, which a resumed one gets from the writer."""
+        deadline = self._clock.monotonic() + timeout_s
+        return await self._wait(lambda: channel.outbox.has_numbers, deadline)
+
+    async def close_session(self, channel: Channel, timeout_s: float) -> bool:
+        """Send everything, say CLOSE, wait for CLOSED; at the time-out the session is let go of all the same."""
+        self.producer.ask_close(channel)
+        deadline = self._clock.monotonic() + timeout_s
+        done = await self._wait(lambda: channel.phase == "gone" or bool(channel.outbox.stopped), deadline)
+        if not done:
+            self.producer.close_now(channel)
+            self._pump()
+            self.producer.forget(channel)
+        return done
+
+    async def aclose(self, timeout_s: float = 2.0) -> None:
+        """Close every session that is still open. The task that runs `run` is its owner's to end."""
+        for channel in list(self.producer.channels):
+            await self.close_session(channel, timeout_s)
+
+    # --- the task
+
+    async def run(self) -> None:
+        """Connect, send, receive, and connect again, for ever. Cancel it to stop."""
+        self._loop = asyncio.get_running_loop()
+        self._kick = asyncio.Event()
+        wait_s = _RETRY_FIRST_S
+        try:
+            while True:
+                sock = self._connect()
+                if sock is not None:
+                    started = self._clock.monotonic()
+                    self.problem = await self._serve(sock)
+                    wait_s = _RETRY_FIRST_S if self._clock.monotonic() - started > 1 else wait_s
+                else:
+                    self._on_no_writer()
+                await self._pause(wait_s)
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
+        finally:
+            self._drop_connection()
+            self._loop = None
+
+    async def _pause(self, wait_s: float) -> None:
+        assert self._kick is not None
+        self._kick.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._kick.wait()
+        except TimeoutError:
+            pass
+
+    def try_now(self) -> None:
+        """A writer has just been started: connect without waiting for the next attempt."""
+        if self._kick is not None:
+            self._kick.set()
+
+    def _connect(self) -> socket.socket | None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        dir_fd = -1
+        try:
+            address = self._path
+            if len(os.fsencode(address)) > MAX_SUN_PATH:
+                dir_fd = os.open(os.path.dirname(address), _DIRECTORY)
+                address = f"/proc/self/fd/{dir_fd}/{os.path.basename(self._path)}"
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            sock.connect(address)  # a Unix socket connects at once or not at all (EAGAIN: its backlog is full)
+            if peer_uid(sock) != os.geteuid():
+                self.problem = "the writer's socket belongs to another user"
+                sock.close()
+                return None
+        except OSError as exc:
+            sock.close()
+            self.problem = f"no writer: {exc.strerror or exc}"
+            return None
+        finally:
+            if dir_fd >= 0:
+                os.close(dir_fd)
+        return sock
+
+    async def _serve(self, sock: socket.socket) -> str:
+        """Run one connection to its end; gives why it ended."""
+        assert self._loop is not None
+        self._sock, self._lost = sock, self._loop.create_future()
+        self._out.clear()
+        self._out.append(memoryview(self.producer.connected()))
+        self._loop.add_reader(sock.fileno(), self._readable)
+        self._pump()
+        try:
+            return await self._lost
+        finally:
+            self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        if self._loop is not None:
+            self._loop.remove_reader(sock.fileno())
+            if self._writable:
+                self._loop.remove_writer(sock.fileno())
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        self._writable = False
+        sock.close()
+        self._out.clear()
+        self.producer.disconnected()
+        self._check_waiters()
+
+    def _end(self, why: str) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(why)
+
+    # --- sending
+
+    def _wake(self) -> None:
+        """Something was recorded: hand it over in the next turn of the loop, but at most every FLUSH_S."""
+        if self._scheduled is not None or self._loop is None or self._sock is None:
+            return
+        wait_s = self._last_flush + FLUSH_S - self._loop.time()
+        if wait_s <= 0:
+            self._scheduled = self._loop.call_soon(self._pump)
+        else:
+            self._scheduled = self._loop.call_later(wait_s, self._pump)
+
+    def _pump(self) -> None:
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        if self._sock is None or self._loop is None or self._writable:
+            return
+        self._last_flush = self._loop.time()
+        while True:
+            if not self._out:
+                self._out.extend(map(memoryview, self.producer.outgoing()))
+                if not self._out:
+                    break
+            if not self._send_some(self._sock):
+                return
+        due = self.producer.next_time()
+        if due is not None and self._scheduled is None:
+            wait_s = max(0.001, due - self._clock.monotonic())
+            self._scheduled = self._loop.call_later(wait_s, self._pump)
+
+    def _send_some(self, sock: socket.socket) -> bool:
+        """One sendmsg. False when the socket takes no more, or is gone."""
+        try:
+            count = sock.sendmsg(list(islice(self._out, _PIECES)), (), socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as exc:
+            self._end(f"the connection to the writer was lost: {exc.strerror or exc}")
+            return False
+        while self._out and count >= len(self._out[0]):
+            count -= len(self._out.popleft())
+        if not self._out:
+            return True
+        if count:
+            self._out[0] = self._out[0][count:]
+        assert self._loop is not None
+        self._writable = True
+        self._loop.add_writer(sock.fileno(), self._can_write)
+        return False
+
+    def _can_write(self) -> None:
+        if self._sock is not None and self._loop is not None:
+            self._loop.remove_writer(self._sock.fileno())
+        self._writable = False
+        self._pump()
+
+    # --- receiving
+
+    def _readable(self) -> None:
+        if self._sock is None:
+            return
+        try:
+            data = self._sock.recv(_RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            self._end(f"the connection to the writer was lost: {exc.strerror or exc}")
+            return
+        if not data:
+            self._end("the writer ended")
+            return
+        try:
+            self.producer.receive(data)
+        except ProtocolError as exc:
+            self._end(f"what answers at the writer's socket is no writer: {exc}")
+            return
+        if self.producer.ready:
+            self.problem = ""
+        self._check_waiters()
+
+    async def _wait(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Wait until done() is true, looked at after every receive; False at the deadline."""
+        if done():
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (done, waiter)
+        self._waiters.append(entry)
+        self._wake()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._clock.monotonic())):
+                await waiter
+        except TimeoutError:
+            return done()
+        finally:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+        return True
+
+    def _check_waiters(self) -> None:
+        for done, waiter in list(self._waiters):
+            if not waiter.done() and done():
+                waiter.set_result(None)
