@@ -42,7 +42,7 @@ from agentd.providers.stream import (
 )
 from agentd.providers.think import ThinkSplitter
 from agentd.providers.tool_calls import CutCall, ToolCalls
-from agentd.providers.tool_input import mend
+from agentd.providers.tool_input import mend, tool_input
 from tracewriter.events import Failure, ToolCall, Usage
 
 _MAX_STRAY_BYTES: Final = (
@@ -95,7 +95,7 @@ class OpenAIChatDecoder:
         self._think = ThinkSplitter() if think_split else None
         self._tools = ToolCalls(new_id)
         self._usage = UsageMeter()
-        self._ended = False
+        self.ended = False  # the last event was given
         self._seen_chunk = False
         self._said = False  # text, reasoning or a refusal came
         self._refused = False
@@ -114,15 +114,15 @@ class OpenAIChatDecoder:
     @property
     def settled(self) -> bool:
         """Nothing that matters but usage can still come: the reason to finish, or an error, was seen."""
-        return self._ended or self.finish is not None or self._failure is not None
+        return self.ended or self.finish is not None or self._failure is not None
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """The events that became complete with these bytes."""
         out: list[StreamEvent] = []
-        if not self._ended:
+        if not self.ended:
             for item in self._sse.feed(data):
                 self._item(item, out)
-            if self._sse.overflowed and not self._ended:
+            if self._sse.overflowed and not self.ended:
                 self._fail("protocol", f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
                 self._end(out)
         return out
@@ -130,16 +130,16 @@ class OpenAIChatDecoder:
     def end(self) -> list[StreamEvent]:
         """The body is over: what was still open, then usage and the end."""
         out: list[StreamEvent] = []
-        if not self._ended:
+        if not self.ended:
             for item in self._sse.end():
                 self._item(item, out)
             self._bare_body(out)
-            if not self._ended:
+            if not self.ended:
                 self._end(out)
         return out
 
     def _item(self, item: Item, out: list[StreamEvent]) -> None:
-        if self._ended:
+        if self.ended:
             return
         if isinstance(item, Stray):
             self._stray_line(item.line)
@@ -348,7 +348,7 @@ class OpenAIChatDecoder:
         self._provider_error(errors.reason_in(value))
 
     def _end(self, out: list[StreamEvent]) -> None:
-        self._ended = True
+        self.ended = True
         for choice in self._waiting if self._choice is None else ():
             if choice.index == self._waiting[0].index:
                 self._answer(choice, out)
@@ -403,32 +403,23 @@ class OpenAIChatDecoder:
         """What must go back with the conversation, each as a JSON object whose keys belong into the assistant message."""
         signed = any(detail.data or detail.signature for detail in self._details)
         if signed and self._details_chars <= _MAX_DETAIL_CHARS:
-            details = mend_json({"reasoning_details": self._details})
-            out.append(Opaque(details))
+            out.append(_opaque_of({"reasoning_details": [_mended(detail) for detail in self._details]}))
         if self._opaque_text:
-            out.append(Opaque(mend_json({"reasoning_opaque": self._opaque_text})))
-        extra = {call_id: raw for call_id, raw in extras if raw is not ABSENT}
-        if extra:
-            out.append(Opaque(mend_json({"extra_content": extra})))
+            out.append(_opaque_of({"reasoning_opaque": self._opaque_text}))
+        given = {
+            call_id: tool_input(bytes(raw).decode("utf-8", "replace")) for call_id, raw in extras if raw is not ABSENT
+        }
+        if extra := {call_id: raw for call_id, raw in given.items() if raw is not None}:
+            out.append(_opaque_of({"extra_content": extra}))
 
 
-def mend_json(value: object) -> Raw:
-    """The value as one line of JSON, lone surrogates replaced."""
-    try:
-        return Raw(msgspec.json.encode(value))
-    except (UnicodeEncodeError, msgspec.MsgspecError):
-        text = msgspec.to_builtins(value, str_keys=True)
-        return Raw(msgspec.json.encode(_mended(text)))
+def _opaque_of(value: dict[str, object]) -> Opaque:
+    return Opaque(Raw(msgspec.json.encode(value)))
 
 
-def _mended(value: object) -> object:
-    if isinstance(value, str):
-        return mend(value)
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
-    if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    return value
+def _mended(detail: Detail) -> Detail:
+    texts = {name: value for name, value in msgspec.structs.asdict(detail).items() if isinstance(value, str)}
+    return msgspec.structs.replace(detail, **{name: mend(value) for name, value in texts.items()})
 
 
 def _is_error_word(reason: str) -> bool:

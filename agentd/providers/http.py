@@ -1,0 +1,350 @@
+"""Requests to providers over HTTP: the only module that imports httpx, and only when a first request is made.
+
+One `HttpProvider` is one place to ask (a base URL or a Unix socket, with its key). Bytes are read raw, decoded from gzip
+here (httpx takes half a gzip body for a whole one) and given to the wire's decoder; where they are cut does not matter.
+What is measured for a stall is the answer's progress, not bytes: comments and pings keep coming from a stalled model.
+A request is sent again only while nothing of its answer was shown. Redirects are not followed: they could carry the
+conversation elsewhere. Proxies and CA bundles come from the session's environment, never from this process's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Struct
+
+from agentd.providers import errors
+from agentd.providers.catalog import Choice
+from agentd.providers.inflate import BadEncodingError, BodyDecoder, body_decoder
+from agentd.providers.proxies import proxy_for, proxy_host
+from agentd.providers.retries import Retries, RetryState, parse_retry_after
+from agentd.providers.stream import Failed, Finished, ModelRequest, Retry, StreamEvent, UsageReported
+from agentd.providers.tls import ssl_context
+from agentd.providers.wires import WIRES, WireDecoder
+from tracewriter.events import Failure, Usage
+
+if TYPE_CHECKING:
+    import httpx
+
+# A whole answer is a few hundred KiB; a server that sends this much is not answering. Decoding holds none of it.
+MAX_BODY_BYTES: Final = 512 * 1024 * 1024
+_MAX_ERROR_BYTES: Final = 256 * 1024
+# After the answer's last frame the body should end at once; read that far, the connection can be used again.
+_DRAIN_S: Final = 0.25
+
+
+class Timeouts(Struct, frozen=True):
+    """How long to wait, in seconds. first_byte_s is long: a local model reads its whole prompt before it answers.
+
+    connect_s: TCP and TLS. first_byte_s: from the request to the first frame. stall_s: between frames. total_s: one
+    attempt. settle_s: for usage, once the answer is known to be over. error_body_s: for the text of an error.
+    """
+
+    connect_s: float = 10.0
+    first_byte_s: float = 300.0
+    stall_s: float = 120.0
+    total_s: float = 1800.0
+    settle_s: float = 10.0
+    error_body_s: float = 10.0
+
+
+class _Again(Exception):
+    """Internal: an attempt failed before an answer began. Carries what the retry needs to know."""
+
+    def __init__(self, failure: Failure, *, retryable: bool, wait_s: float | None = None) -> None:
+        super().__init__(failure.message)
+        self.failed = Failed(failure, retryable)
+        self.wait_s = wait_s
+
+
+class HttpProvider:
+    """A stream.Provider for one choice of the catalog. `env` gives proxies and CA bundle. Close it with `aclose`."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        *,
+        env: Mapping[str, str],
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        retries: Retries = Retries(),  # noqa: B008 - frozen
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        uniform: Callable[[], float] = random.random,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._choice = choice
+        self._wire = WIRES[choice.spec.wire]
+        self._url = _join(choice.base_url, self._wire.path)
+        self._where = choice.uds or _host_port(choice.base_url)
+        self._proxy = None if choice.uds or choice.spec.local else proxy_for(choice.base_url, env)
+        self._env = env
+        self._timeouts = timeouts
+        self._retries = retries
+        self._sleep = sleep
+        self._uniform = uniform
+        self._monotonic = monotonic
+        self._client: httpx.AsyncClient | None = None
+        self._opening = asyncio.Lock()
+        self._directory: int | None = None
+
+    def __repr__(self) -> str:
+        return f"HttpProvider({self.name} at {self._where})"
+
+    @property
+    def name(self) -> str:
+        """The provider's name in the catalog."""
+        return self._choice.spec.name
+
+    async def aclose(self) -> None:
+        """Close all connections. Streams still open end with a failure."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
+        """Send the request and yield its events; closing the generator closes the connection at once."""
+        state = RetryState(self._retries, self._uniform)
+        body = self._wire.build(request, self._choice.spec.quirks)
+        shown = False
+        spent: Usage | None = None
+        while True:
+            ended: Finished | Failed
+            wait_s: float | None = None
+            try:
+                async with aclosing(self._attempt(body)) as events:
+                    async for event in events:
+                        if isinstance(event, UsageReported):
+                            spent = event.usage if spent is None else spent + (event.usage or Usage())
+                        elif isinstance(event, Finished | Failed):
+                            ended = event
+                        else:
+                            shown = True
+                            yield event
+            except _Again as again:
+                ended, wait_s = again.failed, again.wait_s
+            if isinstance(ended, Failed):
+                ended = self._safe(ended)
+                delay = None if shown or not ended.retryable else state.next_delay(wait_s)
+                if delay is not None:
+                    yield Retry(state.attempt, delay, ended.failure)
+                    await self._sleep(delay)
+                    continue
+            yield UsageReported(spent)
+            yield ended
+            return
+
+    def _safe(self, failed: Failed) -> Failed:
+        """A provider may echo the key it was sent: it never leaves this module."""
+        failure = failed.failure
+        message = errors.one_line(failure.message, self._secrets)
+        return msgspec.structs.replace(failed, failure=msgspec.structs.replace(failure, message=message))
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        return (self._choice.key.reveal(),) if self._choice.key else ()
+
+    async def _attempt(self, body: bytes) -> AsyncGenerator[StreamEvent, None]:
+        """One request. Yields the decoder's events, always with an end; raises _Again when no answer began."""
+        started = self._monotonic()
+        client = await self._open()
+        response = await self._send(client, body)
+        try:
+            await self._check(response)
+            decoder = self._wire.decoder(self._choice.spec.quirks)
+            async with aclosing(self._answer(response, decoder, started)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await response.aclose()
+
+    async def _send(self, client: httpx.AsyncClient, body: bytes) -> httpx.Response:
+        import httpx
+
+        headers = [("content-type", "application/json"), ("accept", "text/event-stream"), ("user-agent", _USER_AGENT)]
+        headers.append(("accept-encoding", "identity"))
+        if self._choice.key is not None:
+            headers.append(self._wire.auth(self._choice.key.reveal()))
+        limit = min(self._timeouts.first_byte_s, self._timeouts.total_s)
+        try:
+            request = client.build_request("POST", self._url, content=body, headers=headers)
+            async with asyncio.timeout(limit):
+                return await client.send(request, stream=True)
+        except TimeoutError:
+            raise _Again(errors.timeout_failure(self._where, "no answer within", limit), retryable=True) from None
+        except httpx.ConnectTimeout:
+            limit = self._timeouts.connect_s
+            raise _Again(errors.timeout_failure(self._where, "no connection within", limit), retryable=True) from None
+        except httpx.TransportError as exc:
+            proxy = proxy_host(self._proxy) if self._proxy else ""
+            raise _Again(errors.network_failure(self._where, exc, proxy=proxy), retryable=True) from exc
+        except (httpx.InvalidURL, httpx.HTTPError, RuntimeError) as exc:
+            raise _Again(errors.network_failure(self._where, exc), retryable=False) from exc
+
+    async def _check(self, response: httpx.Response) -> None:
+        """Raises _Again for everything that is not the beginning of an answer."""
+        status, kind = response.status_code, response.headers.get("content-type", "")
+        if 200 <= status <= 299 and "html" not in kind.lower():
+            return
+        if 300 <= status <= 399:
+            host = urlsplit(response.headers.get("location", "")).netloc
+            raise _Again(errors.redirect_failure(status, host.rpartition("@")[2], self.name), retryable=False)
+        body = await self._error_body(response)
+        if status <= 299:
+            failure = errors.not_a_stream(kind, body, status, secrets=self._secrets)
+            raise _Again(failure, retryable=True)
+        reason = errors.reason_of(body, kind, secrets=self._secrets)
+        wait_s = parse_retry_after(response.headers, now=time.time)
+        failure = errors.http_failure(status, reason, self.name, key_name=self._choice.key_name, wait_s=wait_s)
+        raise _Again(failure, retryable=errors.retryable(status, f"{reason.code} {reason.text}"), wait_s=wait_s)
+
+    async def _error_body(self, response: httpx.Response) -> bytes:
+        """As much of an error's text as comes in time; an unreadable one is no text, the status says enough."""
+        import httpx
+
+        body = bytearray()
+        try:
+            inflate = body_decoder(response.headers.get("content-encoding", ""))
+            async with asyncio.timeout(self._timeouts.error_body_s):
+                async for data in response.aiter_raw():
+                    for piece in inflate.feed(data):
+                        body += piece
+                        if len(body) >= _MAX_ERROR_BYTES:
+                            return bytes(body[:_MAX_ERROR_BYTES])
+        except (TimeoutError, httpx.HTTPError, BadEncodingError):
+            pass
+        return bytes(body)
+
+    async def _answer(
+        self, response: httpx.Response, decoder: WireDecoder, started: float
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """The decoder's events up to the end of the body, or what ended it before."""
+        trouble: Failure | None = None
+        try:
+            async with aclosing(self._body(response, decoder, started)) as pieces:
+                async for piece in pieces:
+                    for event in decoder.feed(piece):
+                        yield event
+        except _Again as cut:
+            trouble = cut.failed.failure
+        for event in decoder.end():
+            if trouble is not None and isinstance(event, Failed) and event.failure.kind in ("truncated", "protocol"):
+                event = Failed(trouble, True, event.cut_tool_calls, event.finish)
+            yield event
+
+    async def _body(
+        self, response: httpx.Response, decoder: WireDecoder, started: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The body's bytes, decoded. Raises _Again when it is cut, stalls, grows without bound or is wrongly encoded."""
+        import httpx
+
+        raw = response.aiter_raw()
+        seen = 0
+        try:
+            inflate = body_decoder(response.headers.get("content-encoding", ""))
+            async for data in self._timed(raw, decoder, started):
+                for piece in inflate.feed(data):
+                    seen += len(piece)
+                    if seen > MAX_BODY_BYTES:
+                        raise _Again(
+                            Failure("protocol", f"the answer is larger than {MAX_BODY_BYTES} bytes"), retryable=False
+                        )
+                    yield piece
+            self._whole(inflate)
+        except httpx.TransportError as exc:
+            raise _Again(errors.broken_failure(self._where, exc), retryable=True) from exc
+        except BadEncodingError as exc:
+            raise _Again(Failure("transport", f"{self._where}: {exc}", "try again"), retryable=True) from exc
+
+    def _whole(self, inflate: BodyDecoder) -> None:
+        if not inflate.whole:
+            raise BadEncodingError("the compressed answer was cut off")
+
+    async def _timed(self, raw: AsyncIterator[bytes], decoder: WireDecoder, started: float) -> AsyncIterator[bytes]:
+        """The body's pieces while the answer makes progress: frames, not bytes."""
+        times = self._timeouts
+        frames, progress = decoder.frames, started
+        while True:
+            now = self._monotonic()
+            if decoder.frames != frames:
+                frames, progress = decoder.frames, now
+            patience = times.stall_s if frames else times.first_byte_s
+            if decoder.settled:
+                patience = min(patience, _DRAIN_S if decoder.ended else times.settle_s)
+            limit = min(progress + patience, started + times.total_s) - now
+            try:
+                async with asyncio.timeout(limit):
+                    data = await anext(raw)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if decoder.ended:
+                    return
+                raise _Again(self._late(patience, started), retryable=True) from None
+            yield data
+
+    def _late(self, patience: float, started: float) -> Failure:
+        if self._monotonic() - started >= self._timeouts.total_s:
+            return errors.timeout_failure(self._where, "the answer took longer than", self._timeouts.total_s)
+        return errors.timeout_failure(self._where, "the answer was idle for", patience)
+
+    async def _open(self) -> httpx.AsyncClient:
+        """The client, made on first use: importing httpx and reading the CA bundle take a tenth of a second."""
+        async with self._opening:
+            if self._client is None:
+                try:
+                    self._client = await asyncio.to_thread(self._make_client)
+                except (OSError, ValueError, ImportError) as exc:
+                    hint = "check uds, the proxy variables and SSL_CERT_FILE"
+                    raise _Again(Failure("config", errors.cause_of(exc), hint), retryable=False) from exc
+            return self._client
+
+    def _make_client(self) -> httpx.AsyncClient:
+        import httpx
+
+        uds = self._socket_path(self._choice.uds) if self._choice.uds else None
+        proxy = None
+        if self._proxy is not None:
+            if urlsplit(self._proxy).scheme not in ("http", "https"):
+                raise ValueError(f"a proxy of this kind is not supported: {urlsplit(self._proxy).scheme}")
+            proxy = httpx.Proxy(self._proxy)
+        secure = self._url.startswith("https:") or bool(self._proxy and self._proxy.startswith("https:"))
+        transport = httpx.AsyncHTTPTransport(
+            verify=ssl_context(self._env) if secure else False, uds=uds, proxy=proxy, trust_env=False
+        )
+        timeout = httpx.Timeout(None, connect=self._timeouts.connect_s)
+        return httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
+
+    def _socket_path(self, path: str) -> str:
+        """A path that connect(2) takes: longer ones go through the directory's descriptor."""
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
+            return path
+        directory, name = os.path.split(path)
+        self._directory = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory}/{name}"
+
+
+_MAX_SOCKET_PATH_BYTES: Final = 107
+_USER_AGENT: Final = "agentd"
+
+
+def _join(base_url: str, path: str) -> str:
+    """The URL of a wire's endpoint under a base URL, whose query (an API version) is kept."""
+    parts = urlsplit(base_url)
+    base = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=base if base.endswith(path) else base + path, fragment=""))
+
+
+def _host_port(url: str) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "?"
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
