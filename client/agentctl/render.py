@@ -82,7 +82,7 @@ class LiveRun:
         head = f"{self._out.mark(not is_error)} {name}"
         tail = f"  {took}" if not is_error else f"  {took}  {fmt.first_line(output)}"
         # The argument gives way, so that the outcome stays visible on a narrow terminal.
-        room = max(10, self._out.width() - len(head) - len(took) - 4)
+        room = max(10, self._out.width() - len(head) - len(took) - 3)
         self._out.note_line(f"{head} {fit(safe_line(argument), room)}{tail}", "red" if is_error else "dim")
 
     def _error(self, message: str, hint: str) -> None:

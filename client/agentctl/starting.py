@@ -107,7 +107,7 @@ def log_file(env: Mapping[str, str]) -> str:
     return os.path.join(runtime_dir(env), "agentd.log")
 
 
-def start_agentd(env: Mapping[str, str]) -> Child:
+def start_agentd(env: Mapping[str, str], python: str = sys.executable) -> Child:
     """Start the enabled systemd unit, else a detached process. Raises NoDaemon when neither can be started."""
     unit = enabled_unit(env)
     if unit and _systemctl_start(unit):
@@ -122,9 +122,9 @@ def start_agentd(env: Mapping[str, str]) -> Child:
             f"cannot write to {where}: {reason}", "agentd needs a directory of its own: set AGENTD_HOME to one"
         ) from problem
     try:
-        return _Process(daemon_env(env), log, log_file(env))
+        return _Process([python, "-m", "agentd", "serve"], daemon_env(env), log, log_file(env))
     except OSError as problem:
-        raise NoDaemon(f"cannot start {sys.executable}: {problem.strerror}") from problem
+        raise NoDaemon(f"cannot start {python}: {problem.strerror}") from problem
     finally:
         os.close(log)
 
@@ -188,13 +188,13 @@ def _open_log(path: str) -> int:
 class _Process:
     """A detached daemon: its own session, no pipe of ours, its errors in the log."""
 
-    def __init__(self, env: dict[str, str], log: int, path: str) -> None:
+    def __init__(self, command: list[str], env: dict[str, str], log: int, path: str) -> None:
         import subprocess
 
         self._path = path
         self._from = os.fstat(log).st_size
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentd", "serve"],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,

@@ -27,7 +27,7 @@ def run(parsed: Parsed, world: World) -> int:
     finally:
         connection.close()
     if parsed.has("json"):
-        world.out.json({"running": True, "socket": agentd_socket(world.env), **status, **_here(world)})
+        world.out.json({"up": True, "socket": agentd_socket(world.env), **status, **_here(world)})
         return DONE
     for line in lines(status):
         world.out.line(line)
@@ -39,7 +39,7 @@ def run(parsed: Parsed, world: World) -> int:
 def _absent(parsed: Parsed, world: World) -> int:
     socket = agentd_socket(world.env)
     if parsed.has("json"):
-        world.out.json({"running": False, "socket": socket, "traces": traces_dir(world.env), **_here(world)})
+        world.out.json({"up": False, "socket": socket, "traces": traces_dir(world.env), **_here(world)})
     else:
         world.out.line("agentd is not running")
         world.out.note(f"`agentctl ask` starts it; it would listen at {socket}")
