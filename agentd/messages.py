@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
+
 from tracewriter.events import ToolCall
 
 
