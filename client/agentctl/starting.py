@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agentctl.connection import Connection, Stopping, connect, greet
-from agentctl.errors import DaemonGone, NoDaemon
+from agentctl.errors import USAGE, DaemonGone, NoDaemon
 from agentd.paths import agentd_socket, private_dir, runtime_dir
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ READY_S: Final = 20.0
 # When the one started here died, another client's may be about to answer; when none does, the lock may have been held by
 # a daemon that was just ending, so it is tried again.
 OTHERS_S: Final = 0.7
-MAX_STARTS: Final = 3
+MAX_STARTS: Final = 3  # but one that says its configuration is wrong would only say so again
 MAX_LOG_BYTES: Final = 1024 * 1024
 _SECRET_WORDS: Final = frozenset(
     {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PAT", "CREDENTIALS", "AUTH"}
@@ -76,15 +76,19 @@ def open_daemon(
                 child, starts, died_at = (start or start_agentd)(env), starts + 1, 0.0
             elif child.exit_code() is not None and not died_at:
                 died_at = now
-            elif now >= deadline or (died_at and now >= died_at + OTHERS_S and starts == MAX_STARTS):
+            elif now >= deadline or (_gave_up(died_at, now) and (starts == MAX_STARTS or child.exit_code() == USAGE)):
                 raise _not_started(child, env)
-            elif died_at and now >= died_at + OTHERS_S:
+            elif _gave_up(died_at, now):
                 child = None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
     finally:
         if child is not None:
             child.release()
+
+
+def _gave_up(died_at: float, now: float) -> bool:
+    return died_at > 0 and now >= died_at + OTHERS_S
 
 
 def _try(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
@@ -96,7 +100,7 @@ def _try(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
 
 def _not_started(child: Child, env: Mapping[str, str]) -> NoDaemon:
     log = log_file(env)
-    words = child.last_words()
+    words = child.last_words().removeprefix("agentd: ")
     code = child.exit_code()
     how = "did not answer in time" if code is None else f"ended with exit code {code}"
     return NoDaemon(f"agentd {how}: {words}" if words else f"agentd {how}", f"its log: {log}")

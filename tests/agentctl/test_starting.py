@@ -95,6 +95,25 @@ def test_a_daemon_that_dies_each_time_is_told_with_its_last_words(env: Env) -> N
     assert len(starts) == starting.MAX_STARTS
 
 
+def test_a_wrong_configuration_is_not_tried_again(env: Env) -> None:
+    starts = []
+
+    class Wrong(Dead):
+        def exit_code(self) -> int | None:
+            return 2
+
+        def last_words(self) -> str:
+            return "agentd: config.toml: no such setting"
+
+    def start(env: Mapping[str, str]) -> Wrong:
+        starts.append(env)
+        return Wrong()
+
+    with pytest.raises(NoDaemon, match=r"exit code 2: config\.toml: no such setting"):
+        open_daemon(env, start)
+    assert len(starts) == 1
+
+
 def test_what_belongs_to_one_shell_is_not_inherited(env: Env) -> None:
     personal = {
         "OPENAI_API_KEY": "k",
