@@ -186,11 +186,9 @@ class Scan:
         if b"\0" in data:
             return
         self.files += 1
-        text = data.decode("utf-8", "replace")
-        for number, line in enumerate(text.split("\n"), 1):
-            line = line.removesuffix("\r")
+        for number, line in enumerate(_lines(data.decode("utf-8", "replace")), 1):
             span = self._search(line)
-            if span is not None and not (number > 1 and not line and text.count("\n") + 1 == number):
+            if span is not None:
                 self._take(path, number, excerpt(line, span[0]))
                 if self.more:
                     return
@@ -209,6 +207,16 @@ class Scan:
             if inner < 0 or not stat.S_ISREG(os.fstat(inner).st_mode):
                 return []
             return ignore_rules(_read(inner, _MAX_IGNORE_BYTES).decode("utf-8", "replace"), path)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines at LF, without CR, one at a time: millions of short ones in a list would pass the memory limit."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        yield text[start:end].removesuffix("\r")
+        start = end + 1
 
 
 @contextlib.contextmanager

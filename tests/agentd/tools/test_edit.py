@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -145,6 +146,18 @@ def patched(directory: Path, before: bytes, diff: str) -> bytes:
     return (directory / "f").read_bytes() if (directory / "f").exists() else b""
 
 
+def check_numbers(old: bytes, new: bytes, diff: str) -> None:
+    """git looks for a hunk elsewhere when its numbers are wrong, so the numbers are checked here."""
+    for hunk in re.split(r"^@@ ", diff, flags=re.MULTILINE)[1:]:
+        numbers, _, body = hunk.partition("\n")
+        lines = [line for line in body.split("\n")[:-1] if line[0] != "\\"]
+        for data, mark, numbered in ((old, "-", numbers.split()[0]), (new, "+", numbers.split()[1])):
+            first, _, count = numbered[1:].partition(",")
+            said = [line[1:] for line in lines if line[0] in (" ", mark)]
+            assert int(count or 1) == len(said)
+            assert not said or data.decode().split("\n")[int(first) - 1 :][: len(said)] == said
+
+
 GIT = {
     "PATH": os.environ.get("PATH", ""),
     "GIT_CEILING_DIRECTORIES": "/",
@@ -159,13 +172,17 @@ def test_git_applies_the_diff_to_the_same_result(
 ) -> None:
     old, new = (("same\n" * many + text + "\nsame" * many).encode() for text in (before, after))
     if old != new:
-        assert patched(tmp_path_factory.mktemp("diff"), old, unified_diff("f", old, new)) == new
+        diff = unified_diff("f", old, new)
+        check_numbers(old, new, diff)
+        assert patched(tmp_path_factory.mktemp("diff"), old, diff) == new
 
 
 def test_a_diff_of_everything_is_quick_and_right(tmp_path: Path) -> None:
     old = b"".join(b"%d\n" % (n % 7) for n in range(5_000))
     new = b"".join(b"%d\n" % (n % 5) for n in range(5_000))
-    assert patched(tmp_path, old, unified_diff("f", old, new)) == new
+    diff = unified_diff("f", old, new)
+    check_numbers(old, new, diff)
+    assert patched(tmp_path, old, diff) == new
 
 
 def test_a_diff_is_cut_at_a_line_with_a_note() -> None:

@@ -291,7 +291,7 @@ def test_no_descriptor_is_left_open(workspace: Workspace) -> None:
     assert count() == before
 
 
-LINKS = ["to_dir", "to_file", "out_dir", "out_absolute", "dangling", "loop", "proc"]
+LINKS = ["rooted", "to_dir", "to_file", "out_dir", "out_absolute", "dangling", "loop", "proc"]
 PARTS = st.sampled_from([*LINKS, "src", "real", "a.py", "file", "canary", "outside", "..", ".", "~", "etc", "new"])
 PATHS = st.one_of(
     st.text(max_size=60),
@@ -315,6 +315,7 @@ def test_no_path_gets_out_and_both_openers_agree(tmp_path_factory: pytest.TempPa
         ("to_file", "real/file"),
         ("out_dir", "../outside"),
         ("out_absolute", str(outside)),
+        ("rooted", "/real/file"),
     ):
         (root / name).symlink_to(target)
     (root / "dangling").symlink_to("../outside/new")
