@@ -118,7 +118,8 @@ class Request(Struct, frozen=True):
 
 
 class ReplayServer:
-    """A running server. `connections` counts those accepted, `disconnects` those that clients left in mid-answer."""
+    """A running server. `connections` counts those accepted, `disconnects` those that clients left in mid-answer, `served`
+    the requests whose answer has begun."""
 
     def __init__(self, scripts: Sequence[Script], uds: str | None) -> None:
         self.uds = uds
@@ -126,9 +127,9 @@ class ReplayServer:
         self.requests: list[Request] = []
         self.connections = 0
         self.disconnects = 0
+        self.served = 0
         self.changed = asyncio.Condition()
         self._scripts = list(scripts)
-        self._served = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._open = 0
 
@@ -142,7 +143,7 @@ class ReplayServer:
         self._scripts.append(script)
 
     async def until(self, **counts: int) -> None:
-        """Wait until counters (`disconnects`, `connections`) have reached these values."""
+        """Wait until counters (`disconnects`, `connections`, `served`) have reached these values."""
         async with self.changed:
             await self.changed.wait_for(lambda: all(getattr(self, name) >= value for name, value in counts.items()))
 
@@ -174,8 +175,8 @@ class ReplayServer:
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
-                script = self._scripts[min(self._served, len(self._scripts) - 1)]
-                self._served += 1
+                script = self._scripts[min(self.served, len(self._scripts) - 1)]
+                await self._count(served=1)
                 if not await self._answer(script, reader, writer):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -204,17 +205,16 @@ class ReplayServer:
 
     async def _play(self, script: Script, writer: asyncio.StreamWriter, gone: asyncio.Event) -> bool:
         head = "".join(f"{name}: {value}\r\n" for name, value in script.headers)
-        writer.write(f"HTTP/1.1 {script.status} Scripted\r\n{head}transfer-encoding: chunked\r\n\r\n".encode())
+        start = f"HTTP/1.1 {script.status} Scripted\r\n{head}transfer-encoding: chunked\r\n\r\n"
         try:
-            await writer.drain()
+            await _write(writer, start.encode())
             for step in script.steps:
                 if gone.is_set():
                     return False
                 match step:
                     case Send():
                         if step.data:
-                            writer.write(b"%x\r\n%s\r\n" % (len(step.data), step.data))
-                            await writer.drain()
+                            await _write(writer, b"%x\r\n%s\r\n" % (len(step.data), step.data))
                             await asyncio.sleep(0)
                     case Sleep():
                         with contextlib.suppress(TimeoutError):
@@ -222,12 +222,18 @@ class ReplayServer:
                     case Abort():
                         writer.transport.abort()
                         return False
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
+            await _write(writer, b"0\r\n\r\n")
         except ConnectionError:
             gone.set()
             return False
         return True
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if writer.transport.is_closing():  # uvloop raises RuntimeError for it
+        raise ConnectionResetError
+    writer.write(data)
+    await writer.drain()
 
 
 async def _watch(reader: asyncio.StreamReader, gone: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ terminal mark), `protocol` (bytes that are not the wire's), `config` (nothing wa
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -192,7 +193,9 @@ def cause_of(exc: BaseException) -> str:
         link = link.__cause__ or link.__context__
     errors = [error for error in seen if isinstance(error, OSError) and error.strerror]
     if errors:
-        return one_line(errors[-1].strerror or "", limit=200).lower()
+        # asyncio writes addresses into strerror; the number of the error has the plain words.
+        plain = os.strerror(errors[-1].errno) if type(errors[-1]).__module__ == "builtins" and errors[-1].errno else ""
+        return one_line(plain or errors[-1].strerror or "", limit=200).lower()
     words = next((str(error) for error in seen if str(error)), type(exc).__name__)
     return one_line(words, limit=200)
 
