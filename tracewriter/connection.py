@@ -15,7 +15,7 @@ from tracewriter.recorder import Recording
 
 # One buffer for all connections (1 MiB each would be 277 MiB at 256 clients); it must hold the rest of a frame and more.
 RECEIVE_BUFFER: Final = 2 * (MAX_FRAME + HEADER_BYTES)
-RECEIVE_BYTES: Final = 256 * 1024  # read at once: writes near 64 KiB are fastest, and other connections get their turn
+RECEIVE_BYTES: Final = 256 * 1024  # read at once: small enough to stay in a core's cache through all passes
 _UCRED: Final = struct.Struct("3i")
 
 

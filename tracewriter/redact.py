@@ -6,8 +6,9 @@ of it, costs one pass at memory speed and no copy. MatchKind.LeftmostFirst is wh
 overlap, so a hit that its rule turns down is looked into again for anchors that begin inside it.
 
 The block is JSON text: a secret's neighbours may be escapes (`\\n`, `\\"`, also twice escaped), so a left boundary is also the
-end of an escape, and no value class takes a backslash or a quote. JSON that hides ASCII in escapes (`\\u0073k-…`, `\\/`) is
-first decoded and encoded again. What cannot be decoded then is not stored: CannotRedact, and the record becomes a drop.
+end of an escape, and no value class takes a quote or a backslash but that of `\\/`. JSON that hides ASCII in escapes
+(`\\u0073k-…`) is first decoded and encoded again. What cannot be decoded then is not stored: CannotRedact, and the record
+becomes a drop.
 
 The marker is `[redacted:<rule>]`: it carries nothing of what it replaced.
 """
@@ -27,6 +28,7 @@ from tracewriter.errors import TraceError
 
 MIN_EXACT: Final = 6  # shorter exact values would eat ordinary text
 _QUOTE: Final = rb"\\{0,8}[\"']"
+_SLASH: Final = rb"\\{1,8}/"  # JSON may write a slash as \/: an anchor for that would make the pass four times slower
 _KEEP: Final = "keep"  # the regex group before the secret
 
 
@@ -63,7 +65,7 @@ RULES: Final = (
     Rule(
         "bearer",
         (b"Bearer ", b"bearer ", b"BEARER "),
-        re.compile(rb"(?P<keep>[Bb][Ee][Aa][Rr][Ee][Rr] {1,4})[A-Za-z0-9._~+/=-]{8,4096}"),
+        re.compile(rb"(?P<keep>[Bb][Ee][Aa][Rr][Ee][Rr] {1,4})(?:[A-Za-z0-9._~+/=-]|" + _SLASH + rb"){8,4096}"),
         _not_a_word,
     ),
     Rule(
@@ -75,7 +77,7 @@ RULES: Final = (
             + rb")?[ \t]{0,8}[:=][ \t]{0,8}(?:"
             + _QUOTE
             + rb")?(?:(?:[Bb]asic|[Bb]earer|[Tt]oken|[Dd]igest|[Aa]pi[Kk]ey|[Nn]egotiate)[ \t]{1,8}))"
-            rb"[^\s\"'\\<>]{4,4096}"
+            rb"(?:[^\s\"'\\<>]|" + _SLASH + rb"){4,4096}"
         ),
         _any,
         boundary=False,
@@ -88,7 +90,9 @@ RULES: Final = (
             + _QUOTE
             + rb")?[ \t]{0,8}[:=][ \t]{0,8}(?:"
             + _QUOTE
-            + rb")?)[^\s\"'\\<>,;]{8,4096}"
+            + rb")?)(?:[^\s\"'\\<>,;]|"
+            + _SLASH
+            + rb"){8,4096}"
         ),
         _not_a_word,
         boundary=False,
@@ -99,7 +103,7 @@ _PEM_ANCHOR: Final = b"-----BEGIN "
 _PEM_BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END: Final = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _FIELD_END: Final = re.compile(rb'(?:[^"\\\n]|\\.)*')
-_HIDDEN: Final = (b"\\u002", b"\\u003", b"\\u004", b"\\u005", b"\\u006", b"\\u007", b"\\/")
+_HIDDEN: Final = (b"\\u002", b"\\u003", b"\\u004", b"\\u005", b"\\u006", b"\\u007")
 _WORD: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _ESCAPE_BEFORE: Final = re.compile(rb"\\(?:[bfnrt]|u[0-9a-fA-F]{4})\Z")
 
@@ -235,4 +239,5 @@ def _forms(secret: str) -> set[bytes]:
     forms: set[str] = {text}
     for _ in range(2):
         forms |= {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in forms for ascii_only in (False, True)}
+    forms |= {form.replace("/", slash) for form in forms for slash in ("\\/", "\\\\/", "\\\\\\/")}
     return {form.encode() for form in forms}
