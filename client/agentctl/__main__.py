@@ -27,9 +27,10 @@ def main() -> int:
     except KeyboardInterrupt:
         out.note("interrupted")
         code = INTERRUPTED
-    if out.closed:
-        # The interpreter flushes stdout once more at exit, and would complain about the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # The interpreter flushes both once more at exit, and a closed pipe would change the exit code.
+    for fd, closed in ((1, out.closed), (2, out.notes_closed)):
+        if closed:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
     return code
 
 

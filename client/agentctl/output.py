@@ -15,13 +15,14 @@ _STYLES: Final = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow":
 
 
 class Output:
-    """Shows text to people and programs. Nothing here raises when the reader has gone: `closed` tells.
+    """Shows text to people and programs. Nothing here raises when the reader has gone: `closed` and `notes_closed` tell.
 
     Pieces of text that people get may be cut anywhere; `end_line` closes the line that the last piece left open.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, env: Mapping[str, str]) -> None:
         self.closed = False
+        self.notes_closed = False
         self.stdout_tty = _is_tty(stdout)
         self.stderr_tty = _is_tty(stderr)
         self._stdout = stdout
@@ -60,11 +61,13 @@ class Output:
         """A line on stderr. On a terminal it never lands in the middle of an answer's line."""
         if self.stdout_tty and self.stderr_tty:
             self.end_line()
+        if self.notes_closed:
+            return
         try:
             self._stderr.write(_styled(safe_text(text), style, on=self._colour_err) + "\n")
             self._stderr.flush()
-        except (BrokenPipeError, ValueError):
-            pass  # nobody reads the notes: that must not stop the work
+        except BrokenPipeError:
+            self.notes_closed = True  # nobody reads the notes: that must not stop the work
 
     def note_line(self, text: str, style: str = "") -> None:
         """A note that stays on one line and is cut to the terminal's width (progress, never an answer)."""

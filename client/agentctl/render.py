@@ -77,13 +77,15 @@ class LiveRun:
     def _tool(self, op: str, name: str, is_error: bool, output: str, duration_ms: float) -> None:
         if self._quiet:
             return
-        argument = self._calls.pop(op, "")
+        argument = safe_line(self._calls.pop(op, ""))
         took = fmt.duration(duration_ms)
         head = f"{self._out.mark(not is_error)} {name}"
         tail = f"  {took}" if not is_error else f"  {took}  {fmt.first_line(output)}"
         # The argument gives way, so that the outcome stays visible on a narrow terminal.
         room = max(10, self._out.width() - len(head) - len(took) - 3)
-        self._out.note_line(f"{head} {fit(safe_line(argument), room)}{tail}", "red" if is_error else "dim")
+        self._out.note_line(
+            f"{head}{' ' + fit(argument, room) if argument else ''}{tail}", "red" if is_error else "dim"
+        )
 
     def _error(self, message: str, hint: str) -> None:
         self.errors.append(message)

@@ -126,7 +126,7 @@ def start_agentd(env: Mapping[str, str], python: str = sys.executable) -> Child:
             f"cannot write to {where}: {reason}", "agentd needs a directory of its own: set AGENTD_HOME to one"
         ) from problem
     try:
-        return _Process([python, "-m", "agentd", "serve"], daemon_env(env), log, log_file(env))
+        return _Process([python, "-P", "-m", "agentd", "serve"], daemon_env(env), log, log_file(env))
     except OSError as problem:
         raise NoDaemon(f"cannot start {python}: {problem.strerror}") from problem
     finally:

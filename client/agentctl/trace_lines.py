@@ -55,13 +55,15 @@ def record_lines(found: Found) -> list[str]:
     event = typed(record)
     at = record.ts.astimezone().strftime("%H:%M:%S.%f")[:-3]
     doubt = f"  [{found.state}]" if found.state in ("unverified", "unfinished") else ""
-    head = f"{record.seq:>6}  {at}  {record.event:<22}  {fmt.first_line(facts(event), _LINE_CHARS)}{doubt}"
+    head = f"{record.seq:>6}  {at}  {record.event:<26}  {fmt.first_line(facts(event), _LINE_CHARS)}{doubt}"
     return [head.rstrip(), *_body(event)]
 
 
 def note_line(note: Note) -> str:
     """A note in its place among the records."""
-    return f"{'!!!' if note.damage else '---':>6}  {note.kind.replace('_', ' ')}: {note.message}"
+    kind = note.kind.replace("_", " ")
+    said = note.message if note.message.startswith(f"{kind}:") else f"{kind}: {note.message}"
+    return f"{'!!!' if note.damage else '---':>6}  {said}"
 
 
 def facts(event: Event | UnknownEvent) -> str:

@@ -137,9 +137,15 @@ def test_standard_streams_may_be_closed(env: Env) -> None:
 
 
 def test_a_closed_pipe_is_no_traceback(env: Env) -> None:
-    command = f"{sys.executable} -m agentctl --help | true"
+    command = f"{{ sleep 0.2; {sys.executable} -m agentctl --help; }} | true"
     done = subprocess.run(["/bin/sh", "-c", command], env=env, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_notes_that_nobody_reads_leave_the_exit_code_alone(env: Env) -> None:
+    command = f"exec 3>&1; {{ sleep 0.2; {sys.executable} -m agentctl nonsense; echo $? >&3; }} 2>&1 | true"
+    done = subprocess.run(["/bin/sh", "-c", command], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "2\n"
 
 
 def test_a_terminal_that_knows_only_ascii_still_gets_the_text(env: Env) -> None:

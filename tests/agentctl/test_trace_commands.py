@@ -51,6 +51,14 @@ def test_show_says_that_the_end_is_missing(env: Env) -> None:
     assert lines[-1].startswith("end missing: ")
 
 
+def test_an_earlier_recording_that_did_not_end_is_noted_where_it_stopped(env: Env) -> None:
+    traces.write_session(env, [*WHOLE[:2], traces.opened(3), traces.closed(4)])
+    lines = shown(env, "show", SESSION).splitlines()
+    at = {line[:6].strip(): index for index, line in enumerate(lines)}
+    assert at["2"] < at["---"] < at["3"]
+    assert lines[-1] == "4 records (1 to 4): no damage seen"
+
+
 def test_damage_is_noted_in_its_place_and_its_neighbours_are_shown(env: Env) -> None:
     traces.write_session(env, [*WHOLE[:3], '{"seq":4,"ts":"2026-', *WHOLE[4:]])
     lines = shown(env, "show", SESSION, code=5).splitlines()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,9 @@ from agentd.paths import address
 from tracewriter.reader import read, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from agentctl.arguments import Parsed
     from agentctl.output import Output
     from agentctl.world import World
@@ -59,11 +64,27 @@ _TEST_S: Final = 30.0
 
 def run(parsed: Parsed, world: World) -> int:
     """Exit 0 only when the test passes after the run and the record verifies."""
-    place = tempfile.mkdtemp(prefix="agentd-demo-")  # 0700
+    with _ended_in_order():
+        place = tempfile.mkdtemp(prefix="agentd-demo-")  # 0700
+        try:
+            return _Demo(Path(place), world).run()
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A closed terminal or a kill unwinds too, so that the model's process and the workspace do not stay behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        return _Demo(Path(place), world).run()
+        yield
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Demo:
@@ -176,7 +197,7 @@ class _Model:
         # A file, not a pipe: nobody reads a pipe while the run goes on, and a full one would stop the model.
         self._log = self._uds.with_suffix(".log").open("w+b")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentd", "demo-model", "--uds", str(self._uds)],
+            [sys.executable, "-P", "-m", "agentd", "demo-model", "--uds", str(self._uds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._log,

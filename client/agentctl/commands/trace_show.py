@@ -30,18 +30,11 @@ def run(path: Path, parsed: Parsed, world: World) -> int:
 def show(items: Iterable[Found | Note], out: Output, *, run_prefix: str = "", as_json: bool = False) -> int:
     """Show what was found, as it is found. Ends early, and quietly, when nobody reads on."""
     tally = _Tally()
-    day = ""
+    view = _Json(out) if as_json else _People(out)
     for item in items:
         tally.take(item)
-        if not isinstance(item, Note) and run_prefix and not (item.record.run or "").startswith(run_prefix):
-            continue
-        if as_json:
-            _show_json(item, out)
-        else:
-            if not isinstance(item, Note) and (date := fmt.local_time(item.record.ts)[:10]) != day:
-                day = date
-                out.line(date, "bold")
-            _show_one(item, out)
+        if isinstance(item, Note) or (item.record.run or "").startswith(run_prefix):
+            view.show(item)
         if out.closed:
             return DONE
     if as_json:
@@ -52,20 +45,46 @@ def show(items: Iterable[Found | Note], out: Output, *, run_prefix: str = "", as
     return DAMAGED if tally.damage else DONE
 
 
-def _show_one(item: Found | Note, out: Output) -> None:
-    if isinstance(item, Note):
-        if item.kind != "dropped":  # the drop record itself, just shown, says it
-            out.line(note_line(item), "red" if item.damage else "yellow")
-        return
-    for line in record_lines(item):
-        out.line(line)
+class _People:
+    """Shows findings as lines, with the date above the first record of each day."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._day = ""
+        self._held: Note | None = None
+
+    def show(self, item: Found | Note) -> None:
+        if self._held is not None:
+            self._note(self._held)
+            self._held = None
+        if isinstance(item, Note):
+            if item.kind in ("end_missing", "active"):
+                self._held = item  # at the very end the verdict says it
+            elif item.kind != "dropped":  # the drop record itself, just shown, says it
+                self._note(item)
+            return
+        day = fmt.local_time(item.record.ts)[:10]
+        if day != self._day:
+            self._day = day
+            self._out.line(day, "bold")
+        for line in record_lines(item):
+            self._out.line(line)
+
+    def _note(self, note: Note) -> None:
+        self._out.line(note_line(note), "red" if note.damage else "yellow")
 
 
-def _show_json(item: Found | Note, out: Output) -> None:
-    if isinstance(item, Note):
-        out.json({"note": note_json(item)})  # no record looks like that
-    else:
-        out.json_line(item.line.decode("utf-8", "replace"))
+class _Json:
+    """Shows findings as they are stored, one per line."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def show(self, item: Found | Note) -> None:
+        if isinstance(item, Note):
+            self._out.json({"note": note_json(item)})  # no record looks like that
+        else:
+            self._out.json_line(item.line.decode("utf-8", "replace"))
 
 
 def note_json(note: Note) -> dict[str, object]:
@@ -98,6 +117,7 @@ class _Tally:
             self.records += 1
         self.first = self.first or item.record.seq
         self.last = item.end
+        self.ended = True  # what ended without an end was an earlier recording
 
     def lines(self) -> list[str]:
         """The verdict, for people."""

@@ -105,7 +105,8 @@ def _tool_lines(run: RunSummary, out: Output) -> list[str]:
         took = f"  {fmt.duration(tool.duration_ms)}" if tool.ok is not None else "  no result recorded"
         error = f"  {safe_line(tool.error)}" if tool.error else ""
         argument = fmt.first_line(safe_line(tool.argument), 80)
-        lines.append(f"{out.mark(tool.ok)} {safe_line(tool.name)} {argument}{took}{error}")
+        called = " ".join(part for part in (out.mark(tool.ok), safe_line(tool.name), argument) if part)
+        lines.append(f"{called}{took}{error}")
     return lines or ["none"]
 
 

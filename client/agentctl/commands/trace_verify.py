@@ -61,6 +61,8 @@ def show(path: Path, verdict: Verdict, world: World) -> None:
     text = f"{fmt.short_id(path.name)}  {sentence(verdict)}"
     out.line(text, "red" if verdict.damaged else "green")
     for note in verdict.notes:
+        if note.kind == "active":
+            continue  # the sentence says so
         out.line(note_line(note), "red" if note.damage else "")
     if verdict.head is not None:
         out.line(f"        head {verdict.head}")
