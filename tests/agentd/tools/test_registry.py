@@ -89,7 +89,7 @@ async def test_an_unknown_tool_and_one_of_another_mode_are_told_apart(tools: Too
         (b"", "missing required field `path`"),
         (b'{"path":"\\ud800"}', "Invalid input"),
         (b'{"path":"\xff"}', "UTF-8"),
-        (b'{"path":"a","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
+        (b'{"path":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
 async def test_invalid_input_says_what_is_wanted(tools: Tools, data: bytes, says: str) -> None:
