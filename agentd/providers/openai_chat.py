@@ -133,7 +133,6 @@ class OpenAIChatDecoder:
         if not self.ended:
             for item in self._sse.end():
                 self._item(item, out)
-            self._bare_body(out)
             if not self.ended:
                 self._end(out)
         return out
@@ -349,6 +348,8 @@ class OpenAIChatDecoder:
 
     def _end(self, out: list[StreamEvent]) -> None:
         self.ended = True
+        if self._stray and self._failure is None:
+            self._bare_body(out)
         for choice in self._waiting if self._choice is None else ():
             if choice.index == self._waiting[0].index:
                 self._answer(choice, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -47,13 +48,20 @@ def _parse(text: str) -> Any:
         pass
     # What msgspec refuses and JSON allows: lone surrogate escapes, raw control characters in strings, huge numbers.
     try:
-        return json.loads(mend(text), strict=False, parse_constant=_refuse)
+        return json.loads(mend(text), strict=False, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return _NOT_JSON
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(name)  # NaN and the infinities are no JSON
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(number)  # too large for any program to take: encoding it again would give null
+    return value
 
 
 def _encode(value: Any) -> Raw | None:
