@@ -242,9 +242,10 @@ class Workspace:
                     below = self._open_beneath(self._fd, done, _DIRECTORY)
                 except FileNotFoundError:
                     # A dangling link is "not found" above and "exists" here: nothing is made at its other end.
-                    os.mkdir(name, 0o777, dir_fd=fd)
+                    os.mkdir(name, 0o700, dir_fd=fd)
                     created.append(done)
                     below = self._open_beneath(self._fd, done, _DIRECTORY)
+                    _set_new_mode(below, _inherited(fd) | 0o700)
             finally:
                 os.close(fd)
             fd = below
@@ -263,11 +264,13 @@ class Workspace:
         self, path: str, parent: int, name: str, data: bytes, before: Snapshot | None, may_commit: Callable[[], bool]
     ) -> None:
         temp = f".agentd-{self._new_token()}.tmp"
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=parent)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
         try:
             try:
                 _write_all(fd, data)
-                if before is not None:
+                if before is None:
+                    _set_new_mode(fd, _inherited(parent) & 0o666 | 0o600)
+                else:
                     os.fchmod(fd, before.mode)
             finally:
                 os.close(fd)
@@ -351,6 +354,19 @@ def _identity_at(parent: int, name: str) -> tuple[int, ...] | None:
 
 def _identity(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _inherited(directory: int) -> int:
+    """The mode of what is new in a directory: open to those it is open to, never writable for all.
+
+    Not by the umask: the daemon's own is 077, for its own files, and the user's is not known here.
+    """
+    return os.fstat(directory).st_mode & 0o775
+
+
+def _set_new_mode(fd: int, mode: int) -> None:
+    with contextlib.suppress(OSError):  # a file system without modes
+        os.fchmod(fd, mode)
 
 
 def _write_all(fd: int, data: bytes) -> None:

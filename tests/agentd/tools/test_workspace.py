@@ -193,6 +193,23 @@ def test_writing_keeps_the_mode_and_leaves_no_temporary_file(workspace: Workspac
     assert sorted(os.listdir(workspace.root / "src")) == ["a.py", "deep", "run.sh", "up_inside"]
 
 
+@pytest.mark.parametrize(
+    ("parent", "file", "directory"), [(0o755, 0o644, 0o755), (0o700, 0o600, 0o700), (0o777, 0o664, 0o775)]
+)
+def test_what_is_new_is_as_private_as_its_directory_whatever_the_umask(
+    workspace: Workspace, parent: int, file: int, directory: int
+) -> None:
+    (workspace.root / "src").chmod(parent)
+    old = os.umask(0o077)
+    try:
+        write(workspace, "src/sub/new", b"")
+        write(workspace, "src/new", b"")
+    finally:
+        os.umask(old)
+    made = [stat.S_IMODE((workspace.root / "src" / name).stat().st_mode) for name in ("sub", "sub/new", "new")]
+    assert made == [directory, file, file]
+
+
 def test_a_hard_link_elsewhere_keeps_the_old_contents(workspace: Workspace) -> None:
     os.link(workspace.root / "src/a.py", workspace.root / "twin")
     write(workspace, "src/a.py", b"new")
