@@ -7,14 +7,14 @@ all is well.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from operator import attrgetter
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tracewriter import jsonl
 from tracewriter.clock import Clock
@@ -29,6 +29,7 @@ from tracewriter.events import (
     SessionRecordFinished,
     TraceDropObserved,
     TraceLimitObserved,
+    Usage,
 )
 from tracewriter.protocol import Kind
 
@@ -38,15 +39,43 @@ _encode_into: Final = msgspec.json.Encoder().encode_into
 _ALWAYS: Final = frozenset({RunExecuteFinished, ModelRequestFailed, SessionRecordFinished, TraceLimitObserved})
 _ALWAYS_NAMES: Final = tuple(b'"event":"%s"' % NAMES[cls].encode() for cls in _ALWAYS)
 _DROP_NAME: Final = NAMES[TraceDropObserved]
+_FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
 
 
-def _big_fields(cls: type) -> Callable[[object], object] | None:
-    """Reads the fields of an event that can be long, so that their length is known before they are encoded."""
-    names = [f.name for f in msgspec.structs.fields(cls) if f.type in (str, Raw)]
-    return attrgetter(*names) if names else None
+class _Line(Struct, frozen=True, gc=False):
+    """A record as it is encoded: positional, since keywords cost a third of the call."""
+
+    seq: int
+    ts: datetime
+    event: str
+    session: str
+    run: str | UnsetType
+    op: str | UnsetType
+    parent: str | UnsetType
+    data: Event
 
 
-_BIG: Final = {cls: _big_fields(cls) for cls in KINDS.values()}
+# The fields that hold bodies: what is longer than a line is known before it is encoded (64 MiB would hold up the run).
+_BODIES: Final = frozenset({"text", "reasoning", "refusal", "output", "input", "diff"})
+
+
+def _sizer(cls: type) -> Callable[[Event], int]:
+    """Adds up the lengths of an event's bodies."""
+    names = [name for name in cls.__struct_fields__ if name in _BODIES]  # type: ignore[attr-defined]
+    if not names:
+        return lambda event: 0
+    if len(names) == 1:
+        one = attrgetter(names[0])
+        return lambda event: len(one(event))
+    several = attrgetter(*names)
+    return lambda event: sum(map(_length, several(event)))
+
+
+def _length(value: str | Raw | UnsetType) -> int:
+    return 0 if value is UNSET else len(value)
+
+
+_RECORDED: Final = {cls: (name, _sizer(cls)) for name, cls in KINDS.items() if cls is not RunExecuteFinished}
 
 
 class OutFrame:
@@ -109,6 +138,12 @@ class Outbox:
         self.limited = False
         self.stopped = ""  # why nothing is recorded any more
         self._fast = not resumed
+        self._now = clock.now
+        self._unnumbered = 0  # events that never got a seq: the recording was stopped, or failed inside
+        self._kinds: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self.usage = Usage()
+        self.cost_usd: float | None = 0.0
 
     def __repr__(self) -> str:
         return f"<Outbox {self.session} last {self.last} acked {self.acked} {len(self.frames)} frames>"
@@ -117,9 +152,7 @@ class Outbox:
     def emitted(self) -> int:
         """Events of this life, recorded or not."""
         held = (len(self._held) + self._held_over) if self._held is not None else 0
-        return self.last - self.started_after + held + (self._unnumbered if self.stopped else 0)
-
-    _unnumbered = 0
+        return self.last - self.started_after + held + self._unnumbered
 
     @property
     def has_numbers(self) -> bool:
@@ -133,65 +166,63 @@ class Outbox:
 
     # --- recording
 
-    def record(self, event: Event, ts: datetime, run: str, op: str, parent: str) -> None:
-        """Number and keep one event. Never waits, never does I/O; raises nothing the caller has to know of."""
-        if not self._fast or self._budget.full or self._too_big(event):
-            self._record_slowly(event, ts, run, op, parent)
-            return
+    def record(
+        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
+    ) -> None:
+        """Number and keep one event. Never waits, never does I/O, never raises."""
         batch = self._batch
         mark = len(batch)
-        seq = self.last + 1
         try:
+            name, size_of = _RECORDED[type(event)]
+            if not self._fast or self._budget.full or size_of(event) > MAX_LINE:
+                self._slow(event, ts, run, op, parent)
+                return
+            seq = self.last + 1
             _encode_into(
-                Record(
-                    seq=seq,
-                    ts=ts,
-                    event=NAMES[type(event)],
-                    session=self.session,
-                    run=run or UNSET,
-                    op=op or UNSET,
-                    parent=parent or UNSET,
-                    data=event,
-                ),
+                _Line(seq, ts or self._now(), name, self.session, run or UNSET, op or UNSET, parent or UNSET, event),
                 batch,
                 -1,
             )
-        except Exception:  # noqa: BLE001 - whatever a value does while it is encoded, the run it belongs to goes on
+        except Exception:  # noqa: BLE001 - the seam: whatever a value does while it is encoded, the run it belongs to goes on
             del batch[mark:]
-            self._record_slowly(event, ts, run, op, parent)
+            self._slow(event, ts, run, op, parent)
             return
         batch += b"\n"
-        size = len(batch) - mark
-        if size > MAX_LINE:
+        size = len(batch)
+        if size - mark > MAX_LINE:
             del batch[mark:]
-            self._record_slowly(event, ts, run, op, parent)
+            self._slow(event, ts, run, op, parent)
             return
-        self._count(seq, size)
-
-    def _count(self, seq: int, size: int) -> None:
         self.last = seq
-        if not self._batch_count:
+        self._kinds.append(name)
+        count = self._batch_count = self._batch_count + 1
+        if count == 1:
             self._wake()
-        self._batch_count += 1
-        self.own_bytes += size
-        budget = self._budget
-        budget.bytes += size
-        if budget.bytes >= budget.limit:
-            budget.full = True
-        if self._batch_count >= BATCH_EVENTS or len(self._batch) >= BATCH_BYTES:
+        if count >= BATCH_EVENTS or size >= BATCH_BYTES:
             self.cut()
 
-    def _too_big(self, event: Event) -> bool:
-        fields = _BIG.get(type(event))
-        if fields is None:
-            return False
-        values = fields(event)
+    def _slow(self, event: Event, ts: datetime | None, run: str, op: str, parent: str) -> None:
+        """What the fast path does not take. The second and last seam: a bug in here costs a record, never the run."""
         try:
-            if isinstance(values, tuple):
-                return sum(map(len, values)) > MAX_LINE
-            return len(values) > MAX_LINE  # type: ignore[arg-type]
-        except TypeError:
-            return True
+            if isinstance(event, RunExecuteFinished):
+                self._tally(event)
+            self._record_slowly(event, ts or self._now(), run, op, parent)
+        except Exception:  # noqa: BLE001 - see above
+            self._unnumbered += 1
+            self.dropped += 1
+
+    def _tally(self, event: RunExecuteFinished) -> None:
+        self.usage += event.usage
+        self.cost_usd = None if self.cost_usd is None or event.cost_usd is None else self.cost_usd + event.cost_usd
+
+    def counts(self) -> dict[str, int]:
+        """How many events of each kind were recorded, by name."""
+        self._count_kinds()
+        return dict(self._counts)
+
+    def _count_kinds(self) -> None:
+        self._counts.update(self._kinds)
+        self._kinds.clear()
 
     def _record_slowly(self, event: Event, ts: datetime, run: str, op: str, parent: str) -> None:
         if self.stopped:
@@ -205,6 +236,7 @@ class Outbox:
             self._drop("limit")
         else:
             self._close_drop()
+            self._kinds.append(NAMES.get(type(event), _FOREIGN))
             self._append(self._safe_line(self.last + 1, event, ts, run, op, parent))
             if self.limited:
                 self.cut()
@@ -217,7 +249,12 @@ class Outbox:
 
     def _append(self, line: bytes) -> None:
         self._batch += line
-        self._count(self.last + 1, len(line))
+        self.last += 1
+        self._batch_count += 1
+        if self._batch_count == 1:
+            self._wake()
+        if self._batch_count >= BATCH_EVENTS or len(self._batch) >= BATCH_BYTES:
+            self.cut()
 
     def _safe_line(self, seq: int, event: Event, ts: datetime, run: str, op: str, parent: str) -> bytes:
         """The record as one line whatever its data is: repaired and cut where it must be."""
@@ -225,7 +262,7 @@ class Outbox:
         head = {
             "seq": seq,
             "ts": ts,
-            "event": NAMES.get(type(event), "foreign.value.observed"),
+            "event": NAMES.get(type(event), _FOREIGN),
             "session": self.session,
         }
         ids = {"run": run, "op": op, "parent": parent}
@@ -280,9 +317,13 @@ class Outbox:
     def cut(self) -> None:
         """Close the open batch: it becomes a frame."""
         if self._batch_count:
+            self._count_kinds()
             first = self.last - self._batch_count + 1
             self.frames.append(OutFrame(Kind.EVENTS, first, self._batch_count, self._batch))
+            self._grow(len(self._batch))
             self._batch, self._batch_count = bytearray(), 0
+            if self._budget.bytes >= self._budget.limit:
+                self._budget.full = True
 
     def numbered(self, next_seq: int) -> bool:
         """OPENED: the writer goes on at `next_seq`. False when this life's numbers contradict it (a conflict)."""
@@ -291,7 +332,7 @@ class Outbox:
             self._held, self._held_over, self._fast = None, 0, True
             self.last = self.acked = self.started_after = next_seq - 1
             for item in held:
-                self.record(item.event, item.ts, item.run, item.op, item.parent)
+                self.record(item.event, ts=item.ts, run=item.run, op=item.op, parent=item.parent)
             for _ in range(over):
                 self._drop("buffer_full")
             return True
@@ -357,7 +398,7 @@ class Outbox:
         self._replace(out)
         if not again:
             size = sum(len(frame.body) for frame in out)
-            self.record(TraceLimitObserved("session_bytes", size), self._clock.now(), "", "", "")
+            self.record(TraceLimitObserved("session_bytes", size))
 
     def _replace(self, frames: list[OutFrame]) -> None:
         self._grow(sum(len(f.body) for f in frames) - sum(len(f.body) for f in self.frames))

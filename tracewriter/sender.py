@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
@@ -20,17 +20,14 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from tracewriter.clock import SYSTEM_CLOCK, Clock
-from tracewriter.config import FLUSH_S, SEND_BUFFER
+from tracewriter.config import BUFFER_BYTES, FLUSH_S, SEND_BUFFER
 from tracewriter.connection import peer_uid
 from tracewriter.errors import ProtocolError
 from tracewriter.events import (
     FORMAT,
-    NAMES,
     Event,
-    RunExecuteFinished,
     SessionRecordFinished,
     SessionRecordStarted,
-    Usage,
 )
 from tracewriter.listen import MAX_SUN_PATH
 from tracewriter.producer import Channel, Producer, SessionInfo
@@ -105,35 +102,15 @@ class NullTrace:
 class SessionTrace:
     """A session that is recorded through a Sender. Use it from the sender's event loop only."""
 
-    def __init__(self, sender: Sender, channel: Channel, clock: Clock) -> None:
-        self._sender, self._channel, self._clock = sender, channel, clock
-        self._record = channel.outbox.record
-        self._counts: Counter[type] = Counter()
-        self._usage = Usage()
-        self._cost: float | None = 0.0
+    def __init__(self, sender: Sender, channel: Channel) -> None:
+        self._sender, self._channel = sender, channel
+        self.record = channel.outbox.record  # no wrapper: it is the hot path
         self._closing = False
-        self._lost = 0
 
     @property
     def session(self) -> str:
         """The session's id."""
         return self._channel.info.session
-
-    def record(
-        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
-    ) -> None:
-        """Record one event. Never raises, never waits, does no I/O."""
-        try:
-            self._counts[type(event)] += 1
-            if type(event) is RunExecuteFinished:
-                self._tally(event)
-            self._record(event, ts or self._clock.now(), run, op, parent)
-        except Exception:  # noqa: BLE001 - the one seam: whatever is wrong with a recording, the run it observes goes on
-            self._lost += 1
-
-    def _tally(self, event: RunExecuteFinished) -> None:
-        self._usage += event.usage
-        self._cost = None if self._cost is None or event.cost_usd is None else self._cost + event.cost_usd
 
     async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
         """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
@@ -145,10 +122,10 @@ class SessionTrace:
         """End the recording in order. A second close changes nothing."""
         if self._closing:
             return self.status()
-        counts = {NAMES.get(kind, kind.__name__): count for kind, count in self._counts.items()}
         if await self._sender.numbered(self._channel, timeout_s):
-            emitted = self._channel.outbox.last + 1  # this record's own seq: all that was ever numbered
-            self.record(SessionRecordFinished(emitted, counts, self._usage, self._cost))
+            box = self._channel.outbox
+            emitted = box.last + 1  # this record's own seq: all that was ever numbered
+            self.record(SessionRecordFinished(emitted, box.counts(), box.usage, box.cost_usd))
         self._closing = True
         await self._sender.close_session(self._channel, timeout_s)
         return self.status()
@@ -158,12 +135,11 @@ class SessionTrace:
         outbox = self._channel.outbox
         waiting = 0 if outbox.stopped else outbox.emitted - max(0, outbox.acked - outbox.started_after)
         recorded = max(0, outbox.emitted - outbox.dropped - waiting)
-        dropped = outbox.dropped + self._lost
         if outbox.stopped and outbox.stopped != "closed":
-            return TraceStatus("off", outbox.stopped, outbox.emitted + self._lost, recorded, dropped)
+            return TraceStatus("off", outbox.stopped, outbox.emitted, recorded, outbox.dropped)
         reason = self._channel.reason or self._sender.problem
         state = "degraded" if reason and not self._closing else "ok"
-        return TraceStatus(state, reason if state != "ok" else "", outbox.emitted + self._lost, recorded, dropped)
+        return TraceStatus(state, reason if state != "ok" else "", outbox.emitted, recorded, outbox.dropped)
 
 
 class Sender:
@@ -175,10 +151,11 @@ class Sender:
         *,
         clock: Clock = SYSTEM_CLOCK,
         life: str | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
         on_no_writer: Callable[[], None] = lambda: None,
     ) -> None:
         self._path, self._clock = socket_path, clock
-        self.producer = Producer(life or os.urandom(8).hex(), clock, wake=self._wake)
+        self.producer = Producer(life or os.urandom(8).hex(), clock, buffer_bytes=buffer_bytes, wake=self._wake)
         self._on_no_writer = on_no_writer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sock: socket.socket | None = None
@@ -209,7 +186,7 @@ class Sender:
         secrets: exact values that must not reach the disk; kept in memory here and in the writer.
         """
         channel = self.producer.add(SessionInfo(session, workspace, capture, secrets), resumed=resumed)
-        trace = SessionTrace(self, channel, self._clock)
+        trace = SessionTrace(self, channel)
         trace.record(SessionRecordStarted(FORMAT, agentd, workspace, mode, capture))
         return trace
 
