@@ -197,7 +197,7 @@ def resolve(
     if not slash:
         return _bare(model.strip(), known, env, overrides, default_provider, read_key)
     names = ", ".join(known)
-    hint = f"known providers: {names}; write PROVIDER/{model.strip()} if it is the model's own name"
+    hint = f"known providers: {names}; write PROVIDER/{_shown(model.strip())} if it is the model's own name"
     return Failure("unknown_provider", f"no provider is called {_quoted(prefix)}", hint)
 
 
@@ -282,7 +282,7 @@ def _bare(
         return Failure(
             "unknown_provider",
             f"{_quoted(model)} names no provider, and none has a key",
-            f"write PROVIDER/{model}, such as ollama/{model} or openai/{model}; `agentctl demo` needs no key",
+            f"write PROVIDER/{_shown(model)}, such as ollama/{_shown(model)}; `agentctl demo` needs no key",
         )
     note = f"{_quoted(model)} names no provider: using {spec.name} ({why})"
     return _choose(spec, model, env, overrides, read_key, notes=[note])
@@ -399,4 +399,8 @@ def _has_key(spec: ProviderSpec, env: Mapping[str, str], overrides: Overrides) -
 
 
 def _quoted(text: str) -> str:
-    return "'" + "".join(char if char.isprintable() else "?" for char in text[:80]) + "'"
+    return f"'{_shown(text)}'"
+
+
+def _shown(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:80])

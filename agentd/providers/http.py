@@ -187,7 +187,7 @@ class HttpProvider:
         except httpx.TransportError as exc:
             proxy = proxy_host(self._proxy) if self._proxy else ""
             raise _Again(errors.network_failure(self._where, exc, proxy=proxy), retryable=True) from exc
-        except (httpx.InvalidURL, httpx.HTTPError, RuntimeError) as exc:
+        except (httpx.InvalidURL, httpx.HTTPError, RuntimeError, ValueError) as exc:
             raise _Again(errors.network_failure(self._where, exc), retryable=False) from exc
 
     async def _check(self, response: httpx.Response) -> None:

@@ -66,7 +66,11 @@ def build_request(request: ModelRequest, quirks: ChatQuirks = ChatQuirks()) -> b
     """The JSON body of a streamed chat completion. max tokens and temperature are sent only when they are set."""
     wires = [_Wire("system", mend(request.system))] if request.system else []
     wires += _conversation(request.messages, quirks)
-    body: dict[str, object] = {"model": request.model, "messages": [_message(wire) for wire in wires], "stream": True}
+    body: dict[str, object] = {
+        "model": mend(request.model),
+        "messages": [_message(wire) for wire in wires],
+        "stream": True,
+    }
     if quirks.include_usage:
         body["stream_options"] = {"include_usage": True}
     if request.tools:

@@ -389,6 +389,18 @@ async def test_settings_that_cannot_work_are_a_failure_not_an_exception() -> Non
         assert not failed.retryable
 
 
+@pytest.mark.parametrize(
+    "where", [{"uds": "nul\0"}, {"base_url": "http://a..b/v1"}, {"base_url": "http://" + "a" * 70 + ".x/v1"}]
+)
+async def test_a_place_that_cannot_be_is_a_failure_not_an_exception(where: dict[str, str]) -> None:
+    choice = resolve("m", env={}, **where)  # type: ignore[arg-type]
+    assert isinstance(choice, Choice)
+    async with asking(choice) as provider:
+        failed = failure_of([event async for event in provider.stream(REQUEST)])
+    assert failed.failure.kind == "transport"
+    assert failed.failure.message.isprintable()
+
+
 async def test_nothing_printable_holds_the_key() -> None:
     choice = resolve("openai/m", env={"OPENAI_API_KEY": KEY})
     assert isinstance(choice, Choice)
