@@ -5,6 +5,7 @@ All names are relative to a directory descriptor and never contain a slash: a pl
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Final, Protocol
@@ -54,8 +55,13 @@ class RealDisk:
         return fd
 
     def append(self, name: str, dir_fd: int) -> int:
-        """An existing regular file of ours, for appending."""
-        return os.open(name, os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+        """An existing regular file with exactly one name, for appending: a planted hard link leads out of the tree too."""
+        fd = os.open(name, os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+            os.close(fd)
+            raise OSError(errno.EMLINK if stat.S_ISREG(info.st_mode) else errno.EINVAL, "not a plain file of its own")
+        return fd
 
     def write(self, fd: int, data: bytes) -> int:
         """write(2): may write less than all of it."""
