@@ -6,6 +6,7 @@ else's change to the file end it and the next append makes the next number. An o
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable
@@ -60,8 +61,10 @@ class Producer(Struct, frozen=True):
 class Journal:
     """The files of one session, held under its lock from `open` to `close`."""
 
-    def __init__(self, disk: Disk, key: Key, producer: Producer, limits: Limits, dir_fd: int, lock_fd: int) -> None:
-        self._disk, self._limits = disk, limits
+    def __init__(
+        self, disk: Disk, root_fd: int, key: Key, producer: Producer, limits: Limits, dir_fd: int, lock_fd: int
+    ) -> None:
+        self._disk, self._root_fd = disk, root_fd
         self.key, self._life = key, producer.life
         self._dir_fd, self._lock_fd = dir_fd, lock_fd
         self.segment: Segment | None = None
@@ -71,6 +74,8 @@ class Journal:
         self._older_bytes = 0  # of segments that are not the current one
         self.last = 0
         self.segments = 0
+        self.note = ""  # what people should know although recording works: "moved", or "EFBIG" (segments end early)
+        self._segment_bytes = limits.segment_bytes
 
     def __repr__(self) -> str:
         return f"<Journal {self.key.session} last {self.last} {self.segment!r}>"
@@ -92,7 +97,7 @@ class Journal:
             if os.fstat(dir_fd).st_uid != os.geteuid():
                 raise SessionUnavailable("foreign", "the session's directory belongs to another user")
             lock_fd = lock.acquire(dir_fd)
-            journal = cls(disk, key, producer, limits, dir_fd, lock_fd)
+            journal = cls(disk, root_fd, key, producer, limits, dir_fd, lock_fd)
             journal._recover(producer)
         except OSError as exc:
             _close_all(disk, lock_fd, dir_fd)
@@ -134,6 +139,8 @@ class Journal:
         if outcome.lines:
             self.last = seq_after(outcome.lines)
             segment.ends_at(self.last)
+        if outcome.error.errno == errno.EFBIG and segment.size:
+            self._segment_bytes, self.note = min(self._segment_bytes, segment.size), "EFBIG"
         self._leave(f"error:{errno_name(outcome.error)}", segment)
         return outcome
 
@@ -151,7 +158,7 @@ class Journal:
             segment.forget_ranges()
             self._leave(f"foreign:{change}", segment)
             return None
-        if segment.size + coming > self._limits.segment_bytes and segment.records:
+        if segment.size + coming > self._segment_bytes and segment.records:
             self._leave("size", segment)
             return None
         return segment
@@ -208,11 +215,21 @@ class Journal:
         segment = self.segment
         if segment is None or segment.fd < 0:
             return ""
+        if self._moved():
+            self.note = "moved"
         change = segment.foreign_change(by_name=True)
         if change:
             segment.forget_ranges()
             self._leave(f"foreign:{change}", segment)
         return change
+
+    def _moved(self) -> bool:
+        """Whether the directory's name leads elsewhere now. Recording goes on in it, through the descriptor."""
+        path = f"{self.key.workspace_hash}/{self.key.session}"
+        try:
+            return not os.path.samestat(self._disk.stat(path, self._root_fd), os.fstat(self._dir_fd))
+        except OSError:
+            return True
 
     def seal(self) -> None:
         """Append the seals of what was written since the last call."""

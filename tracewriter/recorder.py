@@ -71,6 +71,7 @@ class Recording:
         self.active_at = clock.monotonic()
         self._sized = journal.size_bytes
         self._segments = journal.segments
+        self._note = ""
         self.dirty = False  # written since the last seal
 
     def __repr__(self) -> str:
@@ -85,13 +86,14 @@ class Recording:
         """For STATUS."""
         if self.journal is not None:
             self._sized, self._segments = self.journal.size_bytes, self.journal.segments
+            self._note = self.journal.note
         return SessionStatus(
             session=self.key.session,
             recorded=self.next - 1,
             bytes=self._sized,
             segments=self._segments,
             state=self.state,
-            reason=self.reason or ("limit" if self._limited else ""),
+            reason=self.reason or ("limit" if self._limited else self._note),
         )
 
     # --- what comes in
@@ -268,9 +270,16 @@ class Recording:
         self.reason = reason
         self._taken_next = self.next
         self._gap_told = False
-        self._retry_at = self._clock.monotonic() + self._backoff_s
+        self._retry_at = self._clock.monotonic() + self._wait_s(reason)
         self._backoff_s = min(self._backoff_s * 2, self._limits.retry_max_s)
         return problem
+
+    def _wait_s(self, reason: str) -> float:
+        if reason == "EROFS":
+            return self._limits.retry_read_only_s
+        if reason == "EFBIG" and self._backoff_s == self._limits.retry_first_s:
+            return 0.0  # lines got through before it, or it is the first time: the next segment has room again
+        return self._backoff_s
 
     def _recovered(self) -> None:
         self.reason = ""

@@ -36,6 +36,7 @@ from tracewriter.protocol import (
 )
 from tracewriter.recorder import Recording, closed, refused
 from tracewriter.redact import Redactor
+from tracewriter.root import follow
 from tracewriter.validation import checked_key
 
 _TICK_S: Final = 0.25
@@ -73,6 +74,7 @@ class Server:
         self._next_sync = self._started + limits.sync_interval_s
         self._idle_since = self._started
         self._stopping = False
+        self._root_found = ""
 
     # --- the loop
 
@@ -364,11 +366,24 @@ class Server:
             self._gone(connection)
         if now >= self._next_seal:
             self._next_seal = now + self._limits.seal_interval_s
+            self._watch_root()
             self._seal_all(now)
         if now >= self._next_sync:
             self._next_sync = now + self._limits.sync_interval_s
             if self._limits.durability == "interval":
                 self._sync_all()
+
+    def _watch_root(self) -> None:
+        """Go on in the directory that the root's path leads to now; what was written into another one since is lost."""
+        found, before = follow(self._root, self._root_fd), self._root_found
+        self._root_found = found
+        if found == "replaced":
+            self._log(f"{self._root} is another directory now (unmounted, or replaced); recording goes on there")
+            for recording in self._held.values():
+                if recording.key in self._owners:
+                    self._sleep(recording)
+        elif found and found != before:
+            self._log(f"{self._root} is gone; recording goes on in the directory it was")
 
     def _seal_all(self, now: float) -> None:
         for recording in self._held.values():

@@ -1,0 +1,570 @@
+"""Real writers, real producers, and the one set of checks that every fault is held against.
+
+Processes are started and ended by pid and bounded in time. `check` judges a session's directory by the reader alone, then
+holds the producer's own figures against it: see its docstring for the set.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from tests.faults.produce import Plan, Report, SessionReport
+from tests.faults.writer_with import Setup
+from tracewriter.events import PromptQueueObserved, SessionRecordFinished, TraceDropObserved, event_of
+from tracewriter.findings import Found, Note, Verdict
+from tracewriter.journal import Key
+from tracewriter.protocol import Frame, FrameDecoder, Hello, Kind, Status, decode_body, encode
+from tracewriter.reader import read, verify
+
+_HERE: Final = Path(__file__).parent
+START_S: Final = 20.0  # bound of anything that should take well under a second, on a machine that is busy
+WORKSPACE: Final = "/fault/workspace"
+
+
+def require_root() -> None:
+    """Skip without root; in CI that is a failure, so that no skip hides there."""
+    if os.geteuid() != 0:
+        _missing("root")
+
+
+def require_tool(name: str) -> str:
+    """The path of a program. Without it: a skip; in CI a failure."""
+    found = shutil.which(name)
+    if found is None:
+        _missing(name)
+    return found or ""
+
+
+def require_file(*candidates: str) -> str:
+    """The first of these files that is there. With none: a skip; in CI a failure."""
+    for candidate in candidates:
+        if os.path.exists(candidate):
+            return candidate
+    _missing(candidates[0])
+    return ""
+
+
+def _missing(what: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is needed here, and CI has to have it")
+    pytest.skip(f"needs {what}")
+
+
+def wait_for(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> float:
+    """Poll until done() is true; gives the seconds it took. Fails the test at the time-out."""
+    started = time.monotonic()
+    while not done():
+        if time.monotonic() - started > timeout_s:
+            pytest.fail(f"waited {timeout_s} s in vain for: {what}")
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+class Writer:
+    """A writer process. `wrap` goes before its command (strace -D …, prlimit …, setpriv …): it must exec, not fork."""
+
+    def __init__(self, process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:
+        self.process, self._socket, self._log = process, socket_path, log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What it said on stderr."""
+        return self._log.read_text()
+
+    def ready(self) -> Writer:
+        """Wait until it takes connections."""
+
+        def listening() -> bool:
+            if self.process.poll() is not None:
+                pytest.fail(f"the writer ended with {self.process.returncode}: {self.log}")
+            return can_connect(self._socket)
+
+        wait_for(listening, "the writer to listen")
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(START_S)
+
+    def stop(self) -> int:
+        """SIGTERM; gives the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(START_S)
+
+    def gone(self) -> bool:
+        return self.process.poll() is not None
+
+    def status(self) -> Status:
+        return ask_status(self._socket)
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def rss_kib(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * 4
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Recorder:
+    """A producer process (produce.py): records numbered events, tells over a pipe what it knows, obeys lines on stdin."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._rest = b""
+        self._replies: list[Report] = []
+        self.seen: Report | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _pump(self, timeout_s: float) -> bool:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            return False
+        data = os.read(self.process.stdout.fileno(), 1 << 20)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            report = msgspec.json.decode(line, type=Report)
+            self.seen = report
+            if report.reply:
+                self._replies.append(report)
+        return bool(data)
+
+    def latest(self) -> Report:
+        """The newest report that has come; waits for the first."""
+        while self._pump(0):
+            pass
+        if self.seen is None:
+            wait_for(lambda: self._pump(0.2) and self.seen is not None, "a report")
+        assert self.seen is not None
+        return self.seen
+
+    def drained(self) -> Report:
+        """The last report of a producer that has been killed: all of the pipe is read."""
+        while self._pump(1.0):
+            pass
+        assert self.seen is not None
+        return self.seen
+
+    def tell(self, command: str) -> None:
+        """Give a command without waiting for its reply."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, command: str, timeout_s: float = START_S) -> Report:
+        """Give a command and wait for its reply."""
+        self.tell(command)
+        found: list[Report] = []
+
+        def answered() -> bool:
+            self._pump(0.05)
+            while self._replies and not found:
+                reply = self._replies.pop(0)
+                if reply.reply == command:
+                    found.append(reply)
+            return bool(found)
+
+        wait_for(answered, f"the reply to {command}", timeout_s)
+        return found[0]
+
+    def acked(self, session: str = "s1") -> int:
+        return self.latest().sessions[session].acked
+
+    def wait_acked(self, seq: int, session: str = "s1", timeout_s: float = START_S) -> float:
+        return wait_for(lambda: self.acked(session) >= seq, f"seq {seq} to be acknowledged", timeout_s)
+
+    def wait_emitted(self, count: int, session: str = "s1") -> float:
+        return wait_for(lambda: self.latest().sessions[session].emitted >= count, f"{count} events")
+
+    def wait_reason(self, *reasons: str, session: str = "s1", timeout_s: float = START_S) -> None:
+        """Wait until the session's status names one of these."""
+        wait_for(
+            lambda: any(r in self.latest().sessions[session].reason for r in reasons),
+            f"the status {reasons}",
+            timeout_s,
+        )
+
+    def settle(self) -> Report:
+        """Record no more, wait until all is acknowledged, close in order."""
+        still = self.ask("pace 0").sessions
+        for session, known in still.items():
+            self.wait_acked(known.emitted, session)
+        report = self.close()
+        assert report.raised == 0
+        return report
+
+    def kill(self) -> Report:
+        """SIGKILL; the last it told."""
+        self.process.kill()
+        self.process.wait(START_S)
+        return self.drained()
+
+    def close(self, timeout_s: float = START_S) -> Report:
+        """Close every session in order and end; its last report."""
+        report = self.ask(f"close {timeout_s}", timeout_s + START_S)
+        self.end()
+        return report
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(START_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+
+
+class Lab:
+    """One test's place and processes."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.socket = base / "run" / "w.sock"
+        self.root = base / "traces"
+        self._writers: list[Writer] = []
+        self._recorders: list[Recorder] = []
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._mounts: list[Path] = []
+        self._logs: list[IO[bytes]] = []
+
+    def directory(self, session: str = "s1") -> Path:
+        """Where a session of WORKSPACE is kept."""
+        return self.root / Key(session, WORKSPACE).workspace_hash / session
+
+    def data_files(self, session: str = "s1") -> list[Path]:
+        """The names of the first segments and their seals, made or not: what only the writer's own I/O touches."""
+        return [self.directory(session) / f"{n:06d}.{kind}" for n in range(1, 10) for kind in ("jsonl", "seal")]
+
+    def segments(self, session: str = "s1") -> list[Path]:
+        return sorted(self.directory(session).glob("*.jsonl"))
+
+    def writer(
+        self,
+        *,
+        limits: dict[str, float] | None = None,
+        plant: str = "",
+        wrap: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        socket_path: Path | None = None,
+        ready: bool = True,
+    ) -> Writer:
+        """Start a writer: the real command, or with other Limits or a planted bug the same server from writer_with.py."""
+        path = socket_path or self.socket
+        if limits or plant:
+            setup = msgspec.json.encode(Setup(str(path), str(self.root), limits or {}, plant))
+            command = [sys.executable, str(_HERE / "writer_with.py"), setup.decode()]
+        else:
+            command = [sys.executable, "-m", "tracewriter", "--socket", str(path), "--root", str(self.root)]
+        log = self.base / f"writer-{len(self._writers)}.log"
+        stream = log.open("wb")
+        self._logs.append(stream)
+        process = subprocess.Popen([*wrap, *command], stderr=stream, env={**os.environ, **(env or {})})
+        writer = Writer(process, path, log)
+        self._writers.append(writer)
+        return writer.ready() if ready else writer
+
+    def recorder(self, *, env: dict[str, str] | None = None, **plan: object) -> Recorder:
+        """Start a producer; the keywords are those of Plan."""
+        full = msgspec.convert({"socket": str(self.socket), "workspace": WORKSPACE, **plan}, Plan)
+        command = [sys.executable, str(_HERE / "produce.py"), msgspec.json.encode(full).decode()]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})}
+        )
+        recorder = Recorder(process)
+        self._recorders.append(recorder)
+        return recorder
+
+    def inject(self, pid: int, *expressions: str, paths: Iterable[Path] = ()) -> subprocess.Popen[bytes]:
+        """Attach strace to a running process and make its system calls fail; from the return on. End it with `detach`."""
+        options = [part for expression in expressions for part in ("-e", expression)]
+        only = [part for path in paths for part in ("-P", str(path))]
+        log = self.base / f"strace-{len(self._others)}.log"
+        stream = log.open("wb")
+        self._logs.append(stream)
+        process = subprocess.Popen(
+            [require_tool("strace"), "-f", "-o", "/dev/null", *options, *only, "-p", str(pid)], stderr=stream
+        )
+        self._others.append(process)
+        wait_for(lambda: process.poll() is not None or b"attached" in log.read_bytes(), "strace to attach")
+        assert process.poll() is None, log.read_text()
+        return process
+
+    def detach(self, strace: subprocess.Popen[bytes]) -> None:
+        strace.terminate()
+        strace.wait(START_S)
+
+    def mount(self, *arguments: str, at: Path) -> None:
+        """Mount something (needs the fixture own_mounts); unmounted at the end."""
+        at.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", *arguments, str(at)], check=True, timeout=START_S)
+        self._mounts.append(at)
+
+    def ext4(self, at: Path, mib: int) -> None:
+        """Mount an ext4 image of so many MiB, with nothing reserved for root."""
+        image = self.base / "ext4.img"
+        with image.open("wb") as file:
+            file.truncate(mib * 1024 * 1024)
+        subprocess.run([require_tool("mkfs.ext4"), "-q", "-m", "0", str(image)], check=True, timeout=START_S)
+        self.mount("-o", "loop", str(image), at=at)
+
+    def end(self) -> None:
+        for recorder in self._recorders:
+            recorder.end()
+        for process in [*self._others, *(writer.process for writer in self._writers)]:
+            if process.poll() is None:
+                process.kill()
+                process.wait(START_S)
+        for stream in self._logs:
+            stream.close()
+        for at in reversed(self._mounts):
+            subprocess.run(["umount", "-l", str(at)], check=False, timeout=START_S, stderr=subprocess.DEVNULL)
+
+
+# --- raw clients
+
+
+def can_connect(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            connect(sock, path)
+        except OSError:
+            return False
+        return True
+
+
+def connect(sock: socket.socket, path: Path) -> None:
+    """Connect, also to a path that is too long for sun_path."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sock.connect(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
+
+
+class RawClient:
+    """A client that speaks frames by hand, for what no well-behaved producer does."""
+
+    def __init__(self, path: Path, *, life: str = "", conn: int = 1, hello: bool = True) -> None:
+        self.life = life or os.urandom(8).hex()
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(START_S)
+        connect(self.sock, path)
+        self._decoder = FrameDecoder()
+        self._frames: list[Frame] = []
+        if hello:
+            self.send(encode(Kind.HELLO, body=Hello(self.life, conn)))
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def frame(self) -> Frame | None:
+        """The next frame; None at the end of the stream."""
+        while not self._frames:
+            try:
+                data = self.sock.recv(1 << 16)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    def expect(self, kind: Kind) -> Frame:
+        """Read up to the next frame of this kind."""
+        while True:
+            frame = self.frame()
+            assert frame is not None, f"the connection ended before {kind.name}"
+            if frame.kind is kind:
+                return frame
+
+    def ended(self) -> bool:
+        """Wait until the other side has closed."""
+        while True:
+            try:
+                if self.frame() is None:
+                    return True
+            except TimeoutError:
+                return False
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def ask_status(path: Path) -> Status:
+    """The writer's STATUS."""
+    with RawClient(path) as client:
+        client.send(encode(Kind.STATUS, body=b"{}"))
+        return decode_body(client.expect(Kind.STATUS).body, Status)
+
+
+def line(seq: int, session: str, number: int | None = None) -> bytes:
+    """A record as a producer would encode it."""
+    text = (
+        f'{{"seq":{seq},"ts":"2026-01-01T00:00:00Z","event":"prompt.queue.observed","session":"{session}",'
+        f'"data":{{"change":"added","prompt":"{seq - 1 if number is None else number}"}}}}\n'
+    )
+    return text.encode()
+
+
+def events(seqs: range, session: str, *, channel: int = 1) -> bytes:
+    """An EVENTS frame of the records with these seqs."""
+    body = b"".join(line(seq, session) for seq in seqs)
+    return encode(Kind.EVENTS, channel=channel, count=len(seqs), first=seqs.start, body=body)
+
+
+# --- judging
+
+
+class Tally(Struct, frozen=True):
+    """What is on disk, as the reader gives it."""
+
+    records: int
+    dropped: int
+    lost: int  # acknowledged, and neither recorded nor dropped
+    duplicates: int
+    gaps: int  # seqs that nothing explains
+    damaged: int
+    segments: int
+    first: int
+    last: int
+    closed: bool
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return (
+            f"records {self.records} dropped {self.dropped} lost {self.lost} duplicates {self.duplicates} "
+            f"gaps {self.gaps} damaged {self.damaged} segments {self.segments} exit {5 if self.verdict.damaged else 0}"
+        )
+
+
+def tally(directory: Path, acked: int = 0) -> Tally:
+    """Count everything by the reader alone."""
+    verdict = verify(directory)
+    records = dropped = duplicates = gaps = damaged = lost = first = last = 0
+    numbers: set[int] = set()
+    closed = False
+    for item in read(directory):
+        if isinstance(item, Note):
+            damaged += item.kind == "damaged"
+            continue
+        first = first or item.record.seq
+        if item.record.seq <= last:
+            duplicates += 1
+        missing = range(last + 1, item.record.seq)
+        gaps += len(missing)
+        lost += len(range(last + 1, min(item.record.seq, acked + 1)))
+        last = max(last, item.end)
+        event = event_of(item.record.event, item.record.data)
+        closed = isinstance(event, SessionRecordFinished)
+        if isinstance(event, TraceDropObserved):
+            dropped += event.count
+            continue
+        records += 1
+        if isinstance(event, PromptQueueObserved):
+            duplicates += int(event.prompt) in numbers
+            numbers.add(int(event.prompt))
+    lost += max(0, acked - last)
+    return Tally(records, dropped, lost, duplicates, gaps, damaged, verdict.segments, first, last, closed, verdict)
+
+
+def check(
+    directory: Path,
+    report: SessionReport,
+    *,
+    closed: bool = True,
+    allow: Iterable[str] = (),
+    may_lose: int = 0,
+    started_after: int = 0,
+) -> Tally:
+    """The set that holds for every fault. Gives the figures.
+
+    acknowledged and lost: at most `may_lose` (0) · duplicates 0 · unexplained gaps: at most `may_lose` · no damage of a
+    kind outside `allow` · numbers go up with seq, so nothing was swapped · when closed in order: the reader's emitted ==
+    recorded + dropped == what the producer counted.
+    """
+    result = tally(directory, report.acked)
+    told = f"{result} | producer {report}"
+    kinds = {note.kind for note in result.verdict.notes if note.damage} - set(allow)
+    assert not kinds, f"{kinds}: {[n.message for n in result.verdict.notes if n.damage][:5]} | {told}"
+    assert result.duplicates == 0, told
+    assert result.lost <= may_lose, told
+    assert result.gaps <= may_lose, told
+    _in_order(directory)
+    if closed:
+        assert result.closed, f"no session.record.finished at the end | {told}"
+        assert result.verdict.emitted == result.last, told
+        assert result.records + result.dropped + result.gaps == result.last, told
+        assert report.emitted == result.last - started_after, told
+        assert report.dropped == result.dropped, told
+    return result
+
+
+def _in_order(directory: Path) -> None:
+    """Every numbered event is in its place: numbers only go up, and never by more than the seqs in between allow."""
+    seq = number = 0
+    for item in read(directory):
+        if not isinstance(item, Found):
+            continue
+        event = event_of(item.record.event, item.record.data)
+        if isinstance(event, PromptQueueObserved):
+            now = int(event.prompt)
+            assert number == 0 or 0 < now - number <= item.record.seq - seq, f"event {now} at seq {item.record.seq}"
+            seq, number = item.record.seq, now
+
+
+@contextmanager
+def filled(path: Path, leave: int = 0) -> Iterator[None]:
+    """Fill a small file system with a file (all but `leave` bytes), and free it again."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                pass
+        if leave:
+            file.truncate(max(0, file.tell() - leave))
+    try:
+        yield
+    finally:
+        ballast.unlink()
