@@ -228,7 +228,7 @@ def cut_arguments(arguments: bytes, limit_chars: int = MAX_ARGUMENT_CHARS) -> by
         return arguments
     try:
         fields = msgspec.json.decode(arguments, type=dict[str, Raw])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _encoder.encode({"trimmed": "budget"})
     share = max(limit_chars // max(len(fields), 1) - 40, 0)
     cut = _encoder.encode({name: _cut_value(value, share) for name, value in fields.items()})
@@ -240,7 +240,7 @@ def _cut_value(value: Raw, share: int) -> Raw:
         return value
     try:
         text = msgspec.json.decode(value, type=str)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Raw(_encoder.encode(TRIMMED))
     return Raw(_encoder.encode(_cut(text, share)))
 
@@ -266,4 +266,4 @@ def _encoded_chars(text: str) -> int:
 
 
 def _chars(encoded: bytes) -> int:
-    return len(encoded) if encoded.isascii() else len(encoded.decode())
+    return len(encoded) if encoded.isascii() else len(encoded.decode("utf-8", "replace"))

@@ -97,6 +97,7 @@ class Daemon:
         self._lock: InstanceLock | None = None
         self._listener: Listener | None = None
         self._api: DaemonApi | None = None
+        self.server: Server | None = None
 
     def __repr__(self) -> str:
         return f"<Daemon life={self._life} {self._listener!r}>"
@@ -147,7 +148,7 @@ class Daemon:
                 clients=lambda: len(server.connections),
                 stop=self.stop,
             )
-            server = Server(api)
+            server = self.server = Server(api)
             jobs: list[Coroutine[None, None, None]] = [
                 server.serve(self._listener.sock),
                 parts.sender.run(),

@@ -505,5 +505,5 @@ class _Identified(Struct, frozen=True):
 def _id_of(line: bytes) -> RequestId:
     try:
         return msgspec.json.decode(line, type=_Identified).id
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -44,8 +44,8 @@ from tracewriter.events import (
 )
 from tracewriter.jsonl import Repairs, safe_str
 
-# A stream that never ends must not fill the memory; no model writes this much.
-MAX_REPLY_CHARS: Final = 4_000_000
+# A stream that never ends must not fill the memory; no model writes this much, and its event still fits a line of 8 MiB.
+MAX_REPLY_CHARS: Final = 1_000_000
 MAX_CALLS_PER_TURN: Final = 64
 # Ids and names are never trimmed out of a request, so they are bounded where they come in.
 MAX_CALL_ID_CHARS: Final = 256

@@ -60,18 +60,18 @@ class Outbox:
         self._max_bytes = max_bytes
         self._max_lines = max_lines
         self._lines: deque[bytes] = deque()
-        self._bytes = 0
+        self.held_bytes = 0
         self._filled = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
         self.closed = False
 
     def __repr__(self) -> str:
-        return f"<Outbox lines={len(self._lines)} bytes={self._bytes}>"
+        return f"<Outbox lines={len(self._lines)} bytes={self.held_bytes}>"
 
     def offer(self, line: bytes) -> bool:
         """Take a notification if there is room."""
-        full = len(self._lines) >= self._max_lines or self._bytes + len(line) > self._max_bytes
+        full = len(self._lines) >= self._max_lines or self.held_bytes + len(line) > self._max_bytes
         if self.closed or (full and self._lines):
             return False
         self.put(line)
@@ -80,9 +80,9 @@ class Outbox:
     def put(self, line: bytes) -> None:
         """Take an answer."""
         self._lines.append(line)
-        self._bytes += len(line)
+        self.held_bytes += len(line)
         self._filled.set()
-        if self._bytes > self._max_bytes:
+        if self.held_bytes > self._max_bytes:
             self._has_room.clear()
 
     async def room(self) -> None:
@@ -97,8 +97,8 @@ class Outbox:
         out = bytearray()
         while self._lines and (not out or len(out) + len(self._lines[0]) <= READ_BYTES):
             out += self._lines.popleft()
-        self._bytes -= len(out)
-        if self._bytes <= self._max_bytes:
+        self.held_bytes -= len(out)
+        if self.held_bytes <= self._max_bytes:
             self._has_room.set()
         return bytes(out)
 

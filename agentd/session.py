@@ -44,7 +44,9 @@ from tracewriter.jsonl import encode_safely
 from tracewriter.sender import Trace, TraceStatus
 
 MAX_QUEUED_PROMPTS: Final = 64
-MAX_PROMPT_CHARS: Final = 4_000_000
+MAX_PROMPT_CHARS: Final = 1_000_000
+# Well under the 8 MiB that a client takes as one line.
+MAX_EVENT_BYTES: Final = 7 * 1024 * 1024
 TITLE_CHARS: Final = 80
 CLOSE_S: Final = 5.0
 
@@ -407,9 +409,12 @@ def title_of(text: str) -> str:
 
 def _encode(record: Record, event: Event) -> Raw:
     try:
-        return Raw(_encoder.encode(record))
+        encoded = _encoder.encode(record)
+        if len(encoded) <= MAX_EVENT_BYTES:
+            return Raw(encoded)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        return Raw(_encoder.encode(msgspec.structs.replace(record, data=Raw(encode_safely(event)))))
+        pass
+    return Raw(_encoder.encode(msgspec.structs.replace(record, data=Raw(encode_safely(event)))))
 
 
 def stamp(at: datetime) -> str:

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentd.config import Config, RecorderConfig, load_config, parse_config
+from agentd.errors import ConfigError
+from agentd.providers.catalog import ProviderOverride
+
+
+def test_no_file_means_all_defaults(tmp_path: Path) -> None:
+    assert load_config(str(tmp_path / "config.toml")) == Config()
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        'model = "mine/m"\nmode = "build"\ncapture = "metadata"\n[recorder]\nautostart = false\n'
+        '[providers.mine]\nbase_url = "http://gpu:8000/v1"\nkey_file = "~/k"\n'
+    )
+    override = ProviderOverride(base_url="http://gpu:8000/v1", key_file="~/k")
+    expected = Config("mine/m", "", "build", "metadata", RecorderConfig(False), {"mine": override})
+    assert load_config(str(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("modle = 'x'", "modle"),
+        ("[providers.a]\nkey = 'sk-1'", "key"),
+        ("mode = 'fast'", "mode cannot be 'fast'"),
+        ("capture = 'all'", "capture cannot be 'all'"),
+        ("model = 3", "Expected `str`"),
+        ("model =", "not valid TOML"),
+        ("[recorder]\nautostart = 'yes'", "recorder.autostart"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_the_file_and_a_hint(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text.encode(), "/c/config.toml")
+    assert said in str(caught.value)
+    assert "/c/config.toml" in str(caught.value)
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreadable_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(str(tmp_path))
+
+
+def test_a_value_that_may_be_a_key_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(b"[providers.a]\nkey = 'sk-verysecret'", "c")
+    assert "verysecret" not in str(caught.value)
