@@ -29,7 +29,7 @@ from agentd.providers.chat_chunk import (
     strict_chunk,
 )
 from agentd.providers.chat_usage import UsageMeter
-from agentd.providers.sse import MAX_LINE_BYTES, Item, SSEDecoder, Stray
+from agentd.providers.sse import MAX_LINE_BYTES, Frame, Item, SSEDecoder, Stray
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -108,6 +108,7 @@ class OpenAIChatDecoder:
         self._details: list[Detail] = []
         self._details_chars = 0
         self._opaque_text = ""
+        self._plain = self._think is None  # text is passed on as it comes
         self._odd = False  # a chunk needed the lenient reading: texts may hold halves of surrogate pairs
         self._halves: dict[type[Text | Reasoning | Refusal], str] = {}
 
@@ -120,8 +121,7 @@ class OpenAIChatDecoder:
         """The events that became complete with these bytes."""
         out: list[StreamEvent] = []
         if not self.ended:
-            for item in self._sse.feed(data):
-                self._item(item, out)
+            self._items(self._sse.feed(data), out)
             if self._sse.overflowed and not self.ended:
                 self._fail("protocol", f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
                 self._end(out)
@@ -131,35 +131,53 @@ class OpenAIChatDecoder:
         """The body is over: what was still open, then usage and the end."""
         out: list[StreamEvent] = []
         if not self.ended:
-            for item in self._sse.end():
-                self._item(item, out)
+            self._items(self._sse.end(), out)
             if not self.ended:
                 self._end(out)
         return out
 
-    def _item(self, item: Item, out: list[StreamEvent]) -> None:
-        if self.ended:
-            return
-        if isinstance(item, Stray):
-            self._stray_line(item.line)
-            return
-        data = item.data
+    def _items(self, items: list[Item], out: list[StreamEvent]) -> None:
+        for item in items:
+            if isinstance(item, Stray):
+                self._stray_line(item.line)
+                continue
+            try:
+                chunk = strict_chunk(item.data)
+            except (msgspec.DecodeError, RecursionError):
+                if self._odd_frame(item, out):
+                    return
+                continue
+            self.frames += 1
+            choices = chunk.choices
+            if (  # the hot path: a piece of the answer and nothing else
+                choices
+                and len(choices) == 1
+                and self._choice is not None
+                and self._choice == choices[0].index
+                and chunk.usage is None
+                and chunk.error is ABSENT
+                and chunk.x_groq is None
+            ):
+                self._answer(choices[0], out)
+            else:
+                self._chunk(chunk, item.data, item.event, out)
+
+    def _odd_frame(self, frame: Frame, out: list[StreamEvent]) -> bool:
+        """A frame that is no chunk at first sight; true when it is the end of the stream."""
+        if frame.data.strip() == b"[DONE]":
+            self.complete = True
+            self._end(out)
+            return True
         self.frames += 1
-        try:
-            chunk: Chunk | None = strict_chunk(data)
-        except (msgspec.DecodeError, RecursionError):
-            if data.strip() == b"[DONE]":
-                self.complete = True
-                self._end(out)
-                return
-            chunk = self._second_reading(data, item.event, out)
+        chunk = self._second_reading(frame.data, frame.event, out)
         if chunk is not None:
-            self._chunk(chunk, data, item.event, out)
+            self._chunk(chunk, frame.data, frame.event, out)
+        return False
 
     def _second_reading(self, data: bytes, event: str, out: list[StreamEvent]) -> Chunk | None:
         chunk = lenient_chunk(data)
         if chunk is not None:
-            self._odd = True
+            self._odd, self._plain = True, False
             return chunk
         lines = data.split(b"\n")
         if len(lines) > 1 and all(lenient_chunk(line) for line in lines):
@@ -186,7 +204,7 @@ class OpenAIChatDecoder:
         if chunk.choices:
             self._seen_chunk = True
             for choice in chunk.choices:
-                if choice.index == self._choice or self._is_ours(choice, out):
+                if (not choice.index and self._choice == 0) or self._is_ours(choice):
                     self._answer(choice, out)
         elif chunk.choices is None and chunk.usage is None and self._failure is None:
             self._no_chunk(data, event)
@@ -212,10 +230,10 @@ class OpenAIChatDecoder:
         if event == "error" or bare or ("message" in value and ("code" in value or "status" in value)):
             self._provider_error(errors.reason_in(value))
 
-    def _is_ours(self, choice: Choice, out: list[StreamEvent]) -> bool:
+    def _is_ours(self, choice: Choice) -> bool:
         """One choice is asked for. Where several come, 0 is the answer; another one alone is taken when no 0 comes."""
         if not choice.index:
-            self._choice = choice.index
+            self._choice = 0
             self._waiting.clear()
             return True
         if self._choice is None and len(self._waiting) < _MAX_WAITING:
@@ -229,34 +247,38 @@ class OpenAIChatDecoder:
             self._usage.add(choice.usage)
         delta = choice.delta or choice.message
         if delta is not None:
-            self._delta(delta, out)
+            thought = delta.reasoning_content or delta.reasoning or delta.reasoning_text
+            if delta.reasoning_details:
+                self._reasoning_details(delta.reasoning_details, bool(thought), out)
+            if thought:
+                self._say(Reasoning, thought, out)
+            content = delta.content
+            if content:
+                if self._plain and isinstance(content, str):
+                    out.append(Text(content))
+                    self._said = True
+                elif isinstance(content, str):
+                    self._say(Text, content, out)
+                else:
+                    self._parts(content, Text, out)
+            if delta.tool_calls:
+                for tool in delta.tool_calls:
+                    self._tools.add(tool)
+            if delta.refusal or delta.function_call or delta.reasoning_opaque or self._tools.overflowed:
+                self._rare(delta, out)
         if choice.finish_reason and choice.finish_reason != "null":
             self.finish = mend(choice.finish_reason)
         if choice.native_finish_reason:
             self._native = mend(choice.native_finish_reason)
 
-    def _delta(self, delta: Delta, out: list[StreamEvent]) -> None:
-        thought = delta.reasoning_content or delta.reasoning or delta.reasoning_text
-        if delta.reasoning_details:
-            self._reasoning_details(delta.reasoning_details, bool(thought), out)
-        if thought:
-            self._say(Reasoning, thought, out)
-        if delta.reasoning_opaque:
-            self._opaque_text = mend(delta.reasoning_opaque)
-        content = delta.content
-        if content:
-            if isinstance(content, str):
-                self._say(Text, content, out)
-            else:
-                self._parts(content, Text, out)
+    def _rare(self, delta: Delta, out: list[StreamEvent]) -> None:
         if delta.refusal:
             self._refused = True
             self._say(Refusal, delta.refusal, out)
-        if delta.tool_calls:
-            for tool in delta.tool_calls:
-                self._tools.add(tool)
         if delta.function_call is not None:
             self._tools.add_function(delta.function_call)
+        if delta.reasoning_opaque:
+            self._opaque_text = mend(delta.reasoning_opaque)
         if self._tools.overflowed:
             self._fail("protocol", "the answer's tool calls are larger than any turn needs", retry=False)
 
@@ -293,11 +315,11 @@ class OpenAIChatDecoder:
             self._details.append(detail)
 
     def _say(self, kind: type[Text | Reasoning | Refusal], text: str, out: list[StreamEvent]) -> None:
+        self._said = True
         if self._odd:
             text = self._whole(kind, text)
             if not text:
                 return
-        self._said = True
         if self._think is not None and kind is Text:
             out.extend(self._think.feed(text))
         else:
@@ -337,7 +359,7 @@ class OpenAIChatDecoder:
             return
         chunk = lenient_chunk(body)
         if chunk is not None and chunk.choices is not None:
-            self._odd = True
+            self._odd, self._plain = True, False
             self._chunk(chunk, body, "", out)
             return
         try:

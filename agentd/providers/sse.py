@@ -60,22 +60,36 @@ class SSEDecoder:
         if b"\r" in data:
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        head, newline, rest = data.partition(b"\n")
-        if not newline:
+        if b"\n" not in data:
             self._keep(data)
             return items
         if self._tail:
-            self._tail += head
-            head = bytes(self._tail)
+            # Joined only with a newline at hand: a long line that comes in small pieces is copied once.
+            self._tail += data
+            data = bytes(self._tail)
             self._tail.clear()
-        self._line(head, items)
-        if rest:
-            lines = rest.split(b"\n")
-            tail = lines.pop()
-            for line in lines:
-                self._line(line, items)
-            self._keep(tail)
+        lines = data.split(b"\n")
+        tail = lines.pop()
+        self._lines(lines, items)
+        self._keep(tail)
         return items
+
+    def _lines(self, lines: list[bytes], items: list[Item]) -> None:
+        """All of them. The two kinds that nearly all lines are of, one data line and a blank one, are taken right here."""
+        held, longest = self._data, self._max
+        for line in lines:
+            if line:
+                if not held and line.startswith(b"data: {") and len(line) <= longest and not self._first:
+                    held.append(line[6:])
+                    self._data_bytes = len(line) - 5
+                    continue
+            elif len(held) == 1 and held[0] and not self._event:
+                items.append(Frame("", held.pop()))
+                self._data_bytes = 0
+                continue
+            self._line(line, items)
+            if self.overflowed:
+                return
 
     def end(self) -> list[Item]:
         """The body is over: the last line and the last frame count even without their line ends."""

@@ -16,19 +16,19 @@ from agentd.messages import Message
 from tracewriter.events import Failure, ToolCall, Usage
 
 
-class Text(Struct, frozen=True):
+class Text(Struct, frozen=True, gc=False):
     """A piece of the answer, in order."""
 
     text: str
 
 
-class Reasoning(Struct, frozen=True):
+class Reasoning(Struct, frozen=True, gc=False):
     """A piece of the model's visible reasoning, in order."""
 
     text: str
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, gc=False):
     """A piece of the model's refusal, in order. It must reach the user."""
 
     text: str
