@@ -280,22 +280,19 @@ class HttpProvider:
             patience = times.stall_s if frames else times.first_byte_s
             if decoder.settled:
                 patience = min(patience, _DRAIN_S if decoder.ended else times.settle_s)
-            limit = min(progress + patience, started + times.total_s) - now
+            idle_at, over_at = progress + patience, started + times.total_s
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(min(idle_at, over_at) - now):
                     data = await anext(raw)
             except StopAsyncIteration:
                 return
             except TimeoutError:
                 if decoder.ended:
                     return
-                raise _Again(self._late(patience, started), retryable=True) from None
+                what, limit = ("was idle for", patience) if idle_at < over_at else ("took longer than", times.total_s)
+                failure = errors.timeout_failure(self._where, f"the answer {what}", limit)
+                raise _Again(failure, retryable=True) from None
             yield data
-
-    def _late(self, patience: float, started: float) -> Failure:
-        if self._monotonic() - started >= self._timeouts.total_s:
-            return errors.timeout_failure(self._where, "the answer took longer than", self._timeouts.total_s)
-        return errors.timeout_failure(self._where, "the answer was idle for", patience)
 
     async def _open(self) -> httpx.AsyncClient:
         """The client, made on first use: importing httpx and reading the CA bundle take a tenth of a second."""

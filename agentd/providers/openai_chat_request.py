@@ -140,9 +140,9 @@ def _assistant(message: AssistantMessage, quirks: ChatQuirks) -> _Wire:
     signed = opaque.extra_content if "extra_content" in quirks.send_back else UNSET
     calls = tuple(
         _Call(
-            call.id,
+            mend(call.id),
             "function",
-            _Function(call.name, bytes(call.input).decode()),
+            _Function(mend(call.name), bytes(call.input).decode()),
             UNSET if signed is UNSET else signed.get(call.id, UNSET),
         )
         for call in message.tool_calls
@@ -153,7 +153,7 @@ def _assistant(message: AssistantMessage, quirks: ChatQuirks) -> _Wire:
 def _results(calls: Iterable[ToolCall], results: list[ToolMessage]) -> list[_Wire]:
     """One result per call, in the order of the calls; results that answer none of them are left out."""
     texts = {result.call_id: mend(result.text) for result in results}
-    return [_Wire("tool", texts.get(call.id, NO_RESULT), tool_call_id=call.id) for call in calls]
+    return [_Wire("tool", texts.get(call.id, NO_RESULT), tool_call_id=mend(call.id)) for call in calls]
 
 
 def _opaque(items: tuple[Raw, ...]) -> _Opaque:
