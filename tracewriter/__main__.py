@@ -22,6 +22,7 @@ from tracewriter.clock import SYSTEM_CLOCK
 from tracewriter.config import MIB, Limits
 from tracewriter.disk import REAL_DISK
 from tracewriter.errors import StartError
+from tracewriter.housekeeping import Sweeper
 from tracewriter.listen import listen, private_dir
 from tracewriter.server import Server
 
@@ -47,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--durability", choices=("none", "interval", "batch"), default="interval")
     parser.add_argument(
         "--idle-exit", type=float, default=0.0, metavar="S", help="exit S seconds after the last producer left"
+    )
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE", help="a TOML file with a [retention] table"
     )
     parser.add_argument("--version", action="version", version=_version())
     return parser
@@ -78,6 +82,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         limits=limits,
         version=_version(),
         log=lambda line: print(f"tracewriter: {line}", file=sys.stderr, flush=True),
+        sweeper=Sweeper(str(root), arguments.config, SYSTEM_CLOCK, interval_s=limits.sweep_interval_s),
     )
     systemd.notify("READY=1")
     try:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracewriter.config import MAX_FRAME, Limits
 from tracewriter.errors import ProtocolError
-from tracewriter.protocol import HEADER_BYTES, Frame, FrameDecoder
+from tracewriter.protocol import HEADER_BYTES, Frame, FrameDecoder, Kind, Refused, encode
 from tracewriter.recorder import Recording
 
 # One buffer for all connections (1 MiB each would be 277 MiB at 256 clients); it must hold the rest of a frame and more.
@@ -122,3 +122,13 @@ def same_user(sock: socket.socket) -> bool:
         return peer_uid(sock) == os.geteuid()
     except OSError:
         return False
+
+
+def turn_away(sock: socket.socket, message: str) -> None:
+    """Say why there is no room, as far as the socket takes it at once, and close."""
+    try:
+        sock.setblocking(False)
+        sock.send(encode(Kind.REFUSED, body=Refused("connections", message, 1000)), socket.MSG_NOSIGNAL)
+    except OSError:
+        pass
+    sock.close()

@@ -32,7 +32,7 @@ from tracewriter.manifest import (
     write_manifest,
 )
 from tracewriter.scan import decode_seals, parse_header, read_small, scan_segment
-from tracewriter.segment import Header, Outcome, Segment, seal_name, segment_name, segment_number
+from tracewriter.segment import Header, Mark, Outcome, Segment, seal_name, segment_name, segment_number
 
 _SEALS_MAX: Final = 64 * 1024 * 1024
 _NUMBER_TRIES: Final = 64
@@ -76,6 +76,7 @@ class Journal:
         self.segments = 0
         self.note = ""  # what people should know although recording works: "moved", or "EFBIG" (segments end early)
         self._segment_bytes = limits.segment_bytes
+        self._durable = limits.durability == "batch"
 
     def __repr__(self) -> str:
         return f"<Journal {self.key.session} last {self.last} {self.segment!r}>"
@@ -98,6 +99,8 @@ class Journal:
                 raise SessionUnavailable("foreign", "the session's directory belongs to another user")
             lock_fd = lock.acquire(dir_fd)
             journal = cls(disk, root_fd, key, producer, limits, dir_fd, lock_fd)
+            if journal._moved():  # retention was faster: what is locked here lies in the trash already
+                raise SessionUnavailable("locked", "the session's directory is being moved", 100)
             journal._recover(producer)
         except OSError as exc:
             _close_all(disk, lock_fd, dir_fd)
@@ -129,10 +132,13 @@ class Journal:
     def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
         """Append whole lines ending at seq `last`. After an error, `seq_after(k)` tells the seq of the k-th line."""
         segment = self._ready(len(block))
+        mark = segment.mark() if segment is not None else None
         if segment is not None:
             outcome = segment.append(block, lines, last)
         else:
             segment, outcome = self._start(block, lines, last)
+        if outcome.error is None and self._durable:
+            outcome = self._make_durable(segment, mark, outcome)
         if outcome.error is None:
             self.last = last
             return outcome
@@ -143,6 +149,27 @@ class Journal:
             self._segment_bytes, self.note = min(self._segment_bytes, segment.size), "EFBIG"
         self._leave(f"error:{errno_name(outcome.error)}", segment)
         return outcome
+
+    def _make_durable(self, segment: Segment, mark: Mark | None, outcome: Outcome) -> Outcome:
+        """fdatasync before anything is acknowledged, on the loop: with this durability the disk's time is part of the deal.
+
+        After a failure nobody knows what is on disk, so the block is taken back and goes into a new segment.
+        """
+        error = segment.sync()
+        if error is None and mark is None:
+            try:
+                self._disk.sync(self._dir_fd)  # the new file's name
+            except OSError as exc:
+                error = exc
+        if error is None:
+            return outcome
+        segment.take_back(mark)
+        return Outcome(0, error)
+
+    def leave_after_sync_error(self, segment: Segment, problem: OSError) -> None:
+        """The background fdatasync of the current segment failed: the next append makes another."""
+        if self.segment is segment:
+            self._leave(f"error:{errno_name(problem)}", segment)
 
     def _ready(self, coming: int) -> Segment | None:
         """The current segment if it can take the block."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from enum import Enum
 from typing import Final, TypeAlias
@@ -23,10 +24,16 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 MAX_DEPTH: Final = 64  # deeper nesting breaks decoders (msgspec near 1,000, others earlier)
 _CUTS: Final = (64 * 1024, 16 * 1024, 4 * 1024, 1024, 200)  # characters kept of a field, tried in this order
 _MAX_ITEMS: Final = 100_000  # values walked of one body, so that a hostile object cannot hold up the run
+_NAME_CHARS: Final = 200  # of a foreign type's name
+_type_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _LOOK_BACK: Final = 200  # a cut backs off to white space at most so far
 
 encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder()
+_syntax: Final = msgspec.json.Decoder(Raw)
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class Repairs:
@@ -50,11 +57,34 @@ def raw(value: object) -> Raw:
         value = loads(bytes(value))
     try:
         encoded = encoder.encode(value)
-        if b"null" not in encoded:  # NaN is written as null: only then look for it
+        # NaN is written as null, and Raw inside is passed through as it is: only then look closer
+        if b"null" not in encoded and not _too_deep(encoded) and _is_json(encoded):
             return Raw(encoded)
-    except (TypeError, ValueError, RecursionError, OverflowError, NotImplementedError):
+    except Exception:  # noqa: BLE001 - encoding runs foreign code (properties, time zones), which may raise anything
         pass
     return Raw(encoder.encode(to_json(value, Repairs())))
+
+
+def _is_json(data: bytes) -> bool:
+    """Valid JSON in one line; takes a third of the time of encoding it."""
+    try:
+        _syntax.decode(data)
+        data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return b"\n" not in data
+
+
+def _too_deep(data: bytes) -> bool:
+    """Whether JSON text is nested deeper than MAX_DEPTH: strings are taken out, then the innermost brackets, level by level."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = _STRINGS.sub(b"", data).translate(_BRACKETS, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True
 
 
 def loads(data: bytes) -> JsonValue:
@@ -79,15 +109,29 @@ def loads(data: bytes) -> JsonValue:
 def to_json(value: object, repairs: Repairs, depth: int = 0) -> JsonValue:
     """A copy of any value made of plain JSON types, every repair counted. Never raises, bounded in depth and size."""
     repairs.items += 1
+    try:
+        return _plain(value, repairs, depth)
+    except Exception:  # noqa: BLE001 - looking at a foreign value runs its code, which may raise anything
+        return _unrecordable(value, repairs)
+
+
+def _unrecordable(value: object, repairs: Repairs) -> str:
+    # repr() is foreign code: it may raise or run for long, so only the type is named, past what a metaclass makes of that
+    return repairs.mark(f"[cannot be recorded: {cut_text(_type_name(type(value)), _NAME_CHARS)}]")
+
+
+def _plain(value: object, repairs: Repairs, depth: int) -> JsonValue:
+    # a subclass may override its own conversions: always those of the built-in type
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return safe_str(str(value), repairs)
+        return safe_str(str.__str__(value), repairs)
     if isinstance(value, int):
-        number = int(value)
+        number = int.__int__(value)
         return number if -(2**63) <= number < 2**64 else repairs.mark(_digits(number))
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repairs.mark(str(float(value)))
+        real = float.__float__(value)
+        return real if math.isfinite(real) else repairs.mark(str(real))
     if depth >= MAX_DEPTH or repairs.items > _MAX_ITEMS:
         return repairs.mark("[left out: nested too deep]" if depth >= MAX_DEPTH else "[left out: too many values]")
     return _container(value, repairs, depth)
@@ -100,10 +144,12 @@ def _container(value: object, repairs: Repairs, depth: int) -> JsonValue:
         case Struct():
             fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
             return {name: to_json(item, repairs, depth + 1) for name, item in fields if item is not UNSET}
+        case dict():
+            return _object(dict.items(value), repairs, depth)
         case Mapping():
-            return _object(value, repairs, depth)
+            return _object(value.items(), repairs, depth)
         case list() | tuple() | set() | frozenset():
-            return _array(list(value), repairs, depth)
+            return _array(value, repairs, depth)
         case bytes() | bytearray() | memoryview():
             return repairs.mark(f"[{len(value)} bytes]")
         case datetime() | date() | time():
@@ -111,35 +157,37 @@ def _container(value: object, repairs: Repairs, depth: int) -> JsonValue:
         case Enum():
             return to_json(value.value, repairs, depth + 1)
         case _:
-            # repr() is foreign code: it may raise or run for long, so only the type is named
-            return repairs.mark(f"[cannot be recorded: {safe_str(type(value).__name__, repairs)}]")
+            return _unrecordable(value, repairs)
 
 
-def _array(items: list[object], repairs: Repairs, depth: int) -> list[JsonValue]:
+def _array(items: Iterable[object], repairs: Repairs, depth: int) -> list[JsonValue]:
     out: list[JsonValue] = []
     for item in items:
         if repairs.items > _MAX_ITEMS:
-            out.append(repairs.mark(f"[left out: {len(items) - len(out)} values]"))
+            out.append(repairs.mark("[left out: too many values]"))
             break
         out.append(to_json(item, repairs, depth + 1))
     return out
 
 
-def _object(value: Mapping[object, object], repairs: Repairs, depth: int) -> dict[str, JsonValue]:
+def _object(items: Iterable[tuple[object, object]], repairs: Repairs, depth: int) -> dict[str, JsonValue]:
     out: dict[str, JsonValue] = {}
-    for key, item in list(value.items()):
+    for key, item in items:
         if repairs.items > _MAX_ITEMS:
-            out["[left out]"] = repairs.mark(f"{len(value) - len(out)} values")
+            out["[left out]"] = repairs.mark("too many values")
             break
-        name = safe_str(key, repairs) if isinstance(key, str) else safe_str(_key(key), repairs)
-        out[name] = to_json(item, repairs, depth + 1)
+        out[_key(key, repairs)] = to_json(item, repairs, depth + 1)
     return out
 
 
-def _key(key: object) -> str:
+def _key(key: object, repairs: Repairs) -> str:
+    if isinstance(key, str):
+        return safe_str(str.__str__(key), repairs)
     if isinstance(key, int):
-        return _digits(int(key))
-    return str(key) if key is None or isinstance(key, float) else f"[{type(key).__name__}]"
+        return _digits(int.__int__(key))
+    if isinstance(key, float):
+        return str(float.__float__(key))
+    return "None" if key is None else f"[{cut_text(_type_name(type(key)), _NAME_CHARS)}]"
 
 
 def _digits(number: int) -> str:

@@ -138,6 +138,7 @@ class Status(Struct, frozen=True):
     connections: int
     durability: str
     sessions: tuple[SessionStatus, ...]
+    retention: str = ""
 
 
 _T = TypeVar("_T")

@@ -105,6 +105,14 @@ def count_lines(data: bytes | memoryview) -> int:
     return len(data) - len(data.replace(b"\n", b""))
 
 
+class Mark(Struct, frozen=True):
+    """Where a segment stood before an append."""
+
+    size: int
+    records: int
+    last: int
+
+
 def _new_hash() -> xxh3_64:
     return xxh3_64()  # type: ignore[no-untyped-call,unused-ignore]
 
@@ -136,6 +144,7 @@ class Segment:
         self._entries: list[bytes] = []
         self._seals_lost = False
         self.unsynced = False
+        self._sync_failed = False
 
     def __repr__(self) -> str:
         return f"<Segment {self.number} {self.size} bytes, {self.records} records, last {self.last}>"
@@ -208,6 +217,20 @@ class Segment:
         self._range_records += records
         if last >= 0:
             self._close_range_if_full()
+
+    def mark(self) -> Mark:
+        """Where it stands."""
+        return Mark(self.size, self.records, self.last)
+
+    def take_back(self, mark: Mark | None) -> None:
+        """Undo the last append (None: the making of the file) after its fdatasync failed."""
+        self.forget_ranges()
+        if mark is None:
+            self._abandon(segment_name(self.number))
+            self.size = self.records = 0
+            return
+        self._cut(mark.size)
+        self.size, self.records, self.last = mark.size, mark.records, mark.last
 
     def ends_at(self, last: int) -> None:
         """After a write that failed in the middle: the seq of the last whole record."""
@@ -320,12 +343,15 @@ class Segment:
         return False
 
     def sync(self) -> OSError | None:
-        """fdatasync of the data, then of the seals."""
+        """fdatasync of the data, then of the seals. After one failure this file is never synced again."""
+        self.unsynced = False
+        if self._sync_failed:
+            return None
         try:
-            self.unsynced = False
             self._disk.sync(self.fd)
             if self._seal_fd >= 0:
                 self._disk.sync(self._seal_fd)
         except OSError as exc:
+            self._sync_failed = True
             return exc
         return None

@@ -6,6 +6,7 @@ A receive is one turn: its frames are taken, then every session they touched is 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -17,9 +18,10 @@ from typing import Final
 from tracewriter.background import Background
 from tracewriter.clock import Clock
 from tracewriter.config import MAX_FRAME, Limits
-from tracewriter.connection import Connection, ReceiveBuffer, same_user
+from tracewriter.connection import Connection, ReceiveBuffer, same_user, turn_away
 from tracewriter.disk import Disk
-from tracewriter.errors import ProtocolError, SessionUnavailable
+from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
+from tracewriter.housekeeping import Sweeper
 from tracewriter.journal import Journal, Key, Producer, retire_in
 from tracewriter.protocol import (
     OLDEST_VERSION,
@@ -37,9 +39,11 @@ from tracewriter.protocol import (
 from tracewriter.recorder import Recording, closed, refused
 from tracewriter.redact import Redactor
 from tracewriter.root import follow
+from tracewriter.segment import Segment
 from tracewriter.validation import checked_key
 
 _TICK_S: Final = 0.25
+_DEAF_S: Final = 0.5
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 
 
@@ -57,7 +61,9 @@ class Server:
         limits: Limits,
         version: str,
         log: Callable[[str], None],
+        sweeper: Sweeper | None = None,
     ) -> None:
+        self._sweeper = sweeper
         self._listener, self._root_fd, self._root = listener, root_fd, root
         self._disk, self._clock, self._limits = disk, clock, limits
         self._version, self._log = version, log
@@ -75,6 +81,7 @@ class Server:
         self._idle_since = self._started
         self._stopping = False
         self._root_found = ""
+        self._deaf_until = 0.0  # no descriptors left: do not ask for connections until then
 
     # --- the loop
 
@@ -109,10 +116,18 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
-            return  # gone again, or no descriptors left: the others go on
-        if len(self._connections) >= self._limits.connections or not same_user(sock):
+        except OSError as exc:
+            if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                # the connection stays in the backlog and would wake the loop for ever; the others go on meanwhile
+                self._log(f"no new connection: {exc.strerror}")
+                self._deaf_until = self._clock.monotonic() + _DEAF_S
+                self._epoll.modify(self._listener.fileno(), 0)
+            return
+        if not same_user(sock):
             sock.close()
+            return
+        if len(self._connections) >= self._limits.connections:
+            turn_away(sock, f"{self._limits.connections} producers are connected already")
             return
         connection = Connection(sock, self._limits, self._clock.monotonic())
         self._connections[connection.fd] = connection
@@ -361,6 +376,11 @@ class Server:
 
     def _due(self) -> None:
         now = self._clock.monotonic()
+        if self._sweeper is not None:
+            self._sweeper.tick()
+        if self._deaf_until and now >= self._deaf_until:
+            self._deaf_until = 0.0
+            self._epoll.modify(self._listener.fileno(), select.EPOLLIN)
         for connection in [c for c in self._connections.values() if c.overdue(now)]:
             self._log(f"a connection was closed: {connection.overdue(now)}")
             self._gone(connection)
@@ -415,8 +435,14 @@ class Server:
         for recording in self._held.values():
             journal = recording.journal
             segment = journal.segment if journal is not None else None
-            if segment is not None and segment.unsynced and segment.fd >= 0:
-                self.background.submit(segment.sync)
+            if journal is not None and segment is not None and segment.unsynced and segment.fd >= 0:
+                self.background.submit(segment.sync, partial(self._synced, recording, journal, segment))
+
+    def _synced(self, recording: Recording, journal: Journal, segment: Segment, result: object) -> None:
+        """After a failed fdatasync nobody knows what of the file is on disk: it is never synced again, and left."""
+        if isinstance(result, OSError):
+            self._log(f"{recording.key.session}: fdatasync failed ({errno_name(result)}); going on in a new segment")
+            journal.leave_after_sync_error(segment, result)
 
     # --- the end
 
@@ -433,6 +459,7 @@ class Server:
             uptime_s=round(self._clock.monotonic() - self._started, 3),
             connections=len(self._connections),
             durability=self._limits.durability,
+            retention=self._sweeper.state if self._sweeper is not None else "off",
             sessions=sessions,
         )
 
@@ -453,5 +480,7 @@ class Server:
         while self._held and self._clock.monotonic() < deadline:
             self._epoll.poll(0.05)
             self.background.collect()
+        if self._sweeper is not None:
+            self._sweeper.stop()
         self.background.stop(5.0)
         self._epoll.close()

@@ -1,0 +1,75 @@
+"""When retention runs: at start and hourly, as a process of its own, so that a huge tree never holds up recording.
+
+Looks at the clocks with every tick, since only watching tells whether wall time may be believed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tracewriter.clock import Clock
+from tracewriter.retention import ClockTrust, PolicyError, load_policy
+
+
+class Sweeper:
+    """Starts sweeps and waits for none of them. `state` is a line for the status."""
+
+    def __init__(
+        self, root: str, config: Path | None, clock: Clock, *, interval_s: float, first_after_s: float = 2.0
+    ) -> None:
+        self._root, self._config, self._clock, self._interval_s = root, config, clock, interval_s
+        now = clock.monotonic()
+        self._next = now + first_after_s
+        self._trust = ClockTrust(clock.now().timestamp(), now)
+        self._child: subprocess.Popen[bytes] | None = None
+        self.state = "no sweep yet"
+
+    def tick(self) -> None:
+        """Start a sweep when one is due, take note of one that has ended. Never waits."""
+        now = self._clock.monotonic()
+        trusted = self._trust.trusted(self._clock.now().timestamp(), now)
+        if self._child is not None:
+            self._look_at(self._child)
+        elif now >= self._next:
+            self._next = now + self._interval_s
+            self._start(trusted)
+
+    def _start(self, trusted: bool) -> None:
+        try:
+            policy = load_policy(self._config)
+        except PolicyError as exc:
+            self.state = f"off: {exc}"
+            return
+        if not policy.enabled:
+            self.state = "off, as configured"
+            return
+        command = [sys.executable, "-m", "tracewriter.trash", "--root", self._root]
+        command += ["--config", str(self._config)] if self._config is not None else []
+        command += ["--clock-trusted"] if trusted else []
+        try:
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+            )
+        except OSError as exc:
+            self.state = f"a sweep could not start: {exc.strerror}"
+
+    def _look_at(self, child: subprocess.Popen[bytes]) -> None:
+        code = child.poll()
+        if code is not None:
+            self._child = None
+            self.state = (
+                f"swept at {self._clock.now():%Y-%m-%dT%H:%M:%SZ}" if code == 0 else "the last sweep deleted nothing"
+            )
+
+    def stop(self) -> None:
+        """End a running sweep: what it has moved is moved, the rest waits for the next."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(2.0)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait(2.0)
