@@ -15,6 +15,7 @@ from msgspec import Struct
 from tracewriter.clock import Clock
 from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME
 from tracewriter.errors import ProtocolError
+from tracewriter.events import TraceDegradedObserved, TraceRecoveredObserved
 from tracewriter.outbox import Budget, Outbox, OutFrame
 from tracewriter.protocol import (
     HEADER,
@@ -59,6 +60,8 @@ class Channel:
         self.probing = False  # one frame is out to see whether the disk works again
         self.reopen_at: float | None = None  # after a REFUSED that may be retried
         self.reason = ""  # why recording is held up, or ""
+        self.held_up = ""  # the reason that was recorded, until recording goes on
+        self.held_up_at = 0.0
         self.close_asked = False
 
     def __repr__(self) -> str:
@@ -169,6 +172,8 @@ class Producer:
             if channel.phase == "closing":
                 self.forget(channel)  # the writer closes what a gone connection held
             elif channel.phase != "gone":
+                if channel.phase == "open":
+                    self._hold_up(channel, "writer_gone")
                 channel.phase = "closed"
 
     def _open(self, channel: Channel) -> None:
@@ -182,6 +187,20 @@ class Producer:
         last = outbox.last if outbox.last > outbox.started_after else 0
         body = Open(info.session, info.workspace, outbox.acked if last else 0, last, info.capture, info.secrets)
         self._say(encode(Kind.OPEN, channel=channel.number, body=body))
+
+    def _hold_up(self, channel: Channel, reason: str) -> None:
+        """Recording of a session is held up from now on: one record says so, when it can be written."""
+        channel.reason = reason
+        if not channel.held_up and not channel.close_asked:
+            channel.held_up, channel.held_up_at = reason, self._clock.monotonic()
+            channel.outbox.record(TraceDegradedObserved(reason, channel.outbox.acked + 1))
+
+    def _go_on(self, channel: Channel) -> None:
+        """It goes on: one record says after how long."""
+        reason, channel.held_up, channel.reason = channel.held_up, "", ""
+        if reason and not channel.close_asked:
+            duration_ms = round((self._clock.monotonic() - channel.held_up_at) * 1000, 3)
+            channel.outbox.record(TraceRecoveredObserved(reason, duration_ms))
 
     # --- what comes in
 
@@ -219,9 +238,11 @@ class Producer:
     def _about(self, channel: Channel, frame: Frame) -> None:
         match frame.kind:
             case Kind.OPENED:
-                channel.phase, channel.sent, channel.reason = "open", 0, ""
+                channel.phase, channel.sent = "open", 0
                 if not channel.outbox.numbered(frame.first):
                     self._stop(channel, "conflict: the writer is ahead of this process")
+                else:
+                    self._go_on(channel)
             case Kind.REFUSED:
                 self._refused(channel, decode_body(frame.body, Refused))
             case Kind.ACK:
@@ -251,8 +272,11 @@ class Producer:
         channel.phase = "closed"
 
     def _acked(self, channel: Channel, seq: int) -> None:
+        further = seq > channel.outbox.acked
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(seq))
-        channel.probing, channel.resend_at, channel.reason = False, None, ""
+        channel.probing, channel.resend_at = False, None
+        if further and channel.reason and not channel.outbox.limited:  # a NACK may follow an ACK that brings nothing new
+            self._go_on(channel)
 
     def _nacked(self, channel: Channel, frame: Frame, nack: Nack) -> None:
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(frame.first - 1))
@@ -267,7 +291,7 @@ class Producer:
             channel.probing = True
             channel.resend_at = self._clock.monotonic() + nack.retry_ms / 1000
             if nack.code != "busy" or not channel.reason:
-                channel.reason = nack.code
+                self._hold_up(channel, nack.code)
 
     # --- what goes out
 
