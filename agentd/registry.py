@@ -244,6 +244,10 @@ class Registry:
             notes.append("recording is off: AGENTD_NO_TRACE is set")
         elif capture == "off":
             notes.append("recording is off: capture is off")
+        elif capture == "stream":
+            # Deltas need the hold-back of secrets that are split over them; without it they would be recorded in the clear.
+            capture = "content"
+            notes.append("capture stream is not available yet: recording as content")
         if params.ephemeral:
             notes.append("ephemeral: neither the conversation nor a record is kept")
         return _Plan(
@@ -309,8 +313,7 @@ class Registry:
                 services.clock, services.ids, services.price, services.run_tool, services.gate, services.tasks, None
             )
         feed = Feed(plan.session, self._life, self._rings)
-        deltas = plan.capture == "stream"
-        session = Session(plan.session, agent, feed, trace, services, plan.conversation, deltas=deltas)
+        session = Session(plan.session, agent, feed, trace, services, plan.conversation, capture=plan.capture)
         self._sessions[plan.session] = session
         session.observe(SessionLifecycleObserved("resumed" if plan.resumed else "created"))
         session.save()

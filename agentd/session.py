@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from agentd.capture import metadata_of
 from agentd.errors import Refusal
 from agentd.feed import Feed
 from agentd.ids import Ids
@@ -145,7 +146,7 @@ class Session:
         services: Services,
         conversation: Conversation,
         *,
-        deltas: bool,
+        capture: str,
     ) -> None:
         self.id = session_id
         self.agent = agent
@@ -155,7 +156,7 @@ class Session:
         self.idle_since_s = services.clock.monotonic()
         self.updated_at = services.clock.now()
         self._services = services
-        self._records_deltas = deltas
+        self._capture = capture
         self._history: tuple[Message, ...] = conversation.messages
         self._next_number = conversation.next_number
         self._queue: deque[_Queued] = deque()
@@ -340,8 +341,6 @@ class Session:
         if type(event) not in DELTAS:
             self.observe(event, run.setup.run, emitted.op, emitted.parent)
             return
-        if self._records_deltas:
-            self.trace.record(event, run=run.setup.run, op=emitted.op, parent=emitted.parent)
         match event:
             case ModelStreamDelta(kind, offset, text):
                 self.feed.publish_delta(SessionDelta(self.id, run.setup.run, emitted.op, kind, offset, text))
@@ -353,7 +352,9 @@ class Session:
     def observe(self, event: Event, run: str = "", op: str = "", parent: str = "") -> None:
         """Record an event, and show it to whoever follows."""
         ts = self.updated_at = self._services.clock.now()
-        self.trace.record(event, ts=ts, run=run, op=op, parent=parent)
+        recorded = metadata_of(event) if self._capture == "metadata" else event
+        if recorded is not None:
+            self.trace.record(recorded, ts=ts, run=run, op=op, parent=parent)
         record = Record(
             ts=ts,
             event=name_of(event),

@@ -320,6 +320,15 @@ async def test_capture_off_in_the_configuration_is_said(tmp_path: Path) -> None:
         assert (await client.result("session/create", cwd=str(tmp_path), **MODEL))["trace"] == ""
 
 
+async def test_capture_stream_is_not_pretended(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as daemon:
+        client = await daemon.connect()
+        created = await client.result("session/create", cwd=str(tmp_path), capture="stream", **MODEL)
+        assert created["notes"] == ["capture stream is not available yet: recording as content"]
+        await client.ask(created["session"], "hi")
+        assert "model.stream.delta" not in daemon.sender.traces[0].names()
+
+
 def test_a_second_daemon_is_refused_and_the_first_ones_socket_lives(tmp_path: Path) -> None:
     lock = InstanceLock(str(tmp_path / "run" / "agentd.lock"))
     listener = listen(str(tmp_path / "run" / "agentd.sock"), lock)

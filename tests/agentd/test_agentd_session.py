@@ -53,7 +53,12 @@ class World:
 
 @asynccontextmanager
 async def world(
-    tmp_path: Path, provider: ScriptedProvider, *tools: FakeTool, database: str = "s.db", gate: int = 8
+    tmp_path: Path,
+    provider: ScriptedProvider,
+    *tools: FakeTool,
+    database: str = "s.db",
+    gate: int = 8,
+    capture: str = "content",
 ) -> AsyncGenerator[World, None]:
     clock = FakeClock()
     store = SessionStore(str(tmp_path / database))
@@ -64,7 +69,7 @@ async def world(
             trace, sink = FakeTrace(), ListSink()
             feed = Feed("s1", "life", RingBudget())
             feed.subscribe(sink, None)
-            session = Session("s1", agent, feed, trace, services, Conversation(), deltas=False)
+            session = Session("s1", agent, feed, trace, services, Conversation(), capture=capture)
             session.save()
             yield World(session, trace, sink, store)
             await session.aclose()
@@ -229,6 +234,19 @@ async def test_the_agent_can_be_changed_and_the_old_ones_connections_are_closed(
         await w.session.prompt("b")
         await w.until(2)
         assert [m.text for m in second.requests[0].messages] == ["a", "one", "b"]
+
+
+async def test_capture_metadata_records_nothing_that_was_said_and_clients_still_see_all(tmp_path: Path) -> None:
+    provider = ScriptedProvider(say("TOPSECRET", call("a", '{"x":"TOPSECRET"}')), say("TOPSECRET"))
+    async with world(tmp_path, provider, tool("a", "TOPSECRET"), capture="metadata") as w:
+        await w.session.prompt("TOPSECRET")
+        await w.session.prompt("TOPSECRET")
+        await w.until(2)
+        recorded = msgspec.json.encode(w.trace.events)
+        assert b"TOPSECRET" not in recorded
+        assert b'"input_tokens":10' in recorded
+        assert w.trace.names().count("tool.call.finished") == 1
+        assert sum(b"TOPSECRET" in line for line in w.sink.lines) > 5
 
 
 def test_a_title_is_one_short_line() -> None:
