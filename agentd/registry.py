@@ -221,7 +221,8 @@ class Registry:
         mode = params.mode or old_mode or self._config.mode
         if mode not in MODES:
             raise Refusal("bad_mode", f"there is no mode {mode[:50]!r}", f"one of {', '.join(MODES)}")
-        capture = params.capture or self._config.capture
+        # A live session that is not recorded stays so: whoever began it asked for that.
+        capture = live.capture if live and live.capture == "off" else params.capture or self._config.capture
         if capture not in CAPTURES:
             raise Refusal("config", f"there is no capture mode {capture[:50]!r}", f"one of {', '.join(CAPTURES)}")
         env = {name: params.env[name] for name in self.env_names if name in params.env}
@@ -239,7 +240,7 @@ class Registry:
         workspace = str(context.workspace.root)
         agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context)
         notes = [*(choice.notes if choice else ()), *_stored_notes(stored)]
-        if not params.ephemeral and env.get("AGENTD_NO_TRACE", "") not in ("", "0"):
+        if env.get("AGENTD_NO_TRACE", "") not in ("", "0"):
             capture = "off"
             notes.append("recording is off: AGENTD_NO_TRACE is set")
         elif capture == "off":
@@ -248,14 +249,14 @@ class Registry:
             # Deltas need the hold-back of secrets that are split over them; without it they would be recorded in the clear.
             capture = "content"
             notes.append("capture stream is not available yet: recording as content")
-        if params.ephemeral:
+        if live.ephemeral if live else params.ephemeral:
             notes.append("ephemeral: neither the conversation nor a record is kept")
         return _Plan(
             live.id if live else stored.session.id if stored else self._services.ids.uuid7(),
             agent,
             await self._conversation(stored),
             live is not None or stored is not None,
-            params.ephemeral,
+            live.ephemeral if live else params.ephemeral,
             capture,
             _secrets(choice, env, self._config),
             tuple(notes),
@@ -317,6 +318,9 @@ class Registry:
         self._sessions[plan.session] = session
         session.observe(SessionLifecycleObserved("resumed" if plan.resumed else "created"))
         session.save()
+        store = services.store
+        if plan.resumed and store is not None:
+            store.post(lambda _: None, store.db.clear_prompts, session.id)
         return session
 
     def _record(self, plan: _Plan, workspace: str, *, resumed: bool) -> Trace:
@@ -334,9 +338,14 @@ class Registry:
     async def _renew(self, session: Session, plan: _Plan) -> None:
         old = session.agent
         known = self._recorded.get(session.id)
-        if known is not None and not set(plan.secrets) <= set(known):
-            # The recorder must know a key before anything can be recorded that holds it.
-            await session.record_with(lambda: self._record(plan, session.workspace, resumed=True))
+        if known is not None:
+            session.capture = plan.capture
+            if plan.capture == "off":
+                del self._recorded[session.id]
+                await session.record_with(lambda: self._null_trace(session.id))
+            elif not set(plan.secrets) <= set(known):
+                # The recorder must know a key before anything can be recorded that holds it.
+                await session.record_with(lambda: self._record(plan, session.workspace, resumed=True))
         await session.use(plan.agent)
         for setting, before, after in (("mode", old.mode, plan.agent.mode), ("model", old.label, plan.agent.label)):
             if before != after:

@@ -156,7 +156,7 @@ class Session:
         self.idle_since_s = services.clock.monotonic()
         self.updated_at = services.clock.now()
         self._services = services
-        self._capture = capture
+        self.capture = capture
         self._history: tuple[Message, ...] = conversation.messages
         self._next_number = conversation.next_number
         self._queue: deque[_Queued] = deque()
@@ -179,6 +179,11 @@ class Session:
     def state(self) -> str:
         """idle, or running (a run is going on or waits for its turn)."""
         return "running" if self._worker is not None else "idle"
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether nothing of it is kept."""
+        return self._services.store is None
 
     @property
     def running(self) -> bool:
@@ -352,7 +357,7 @@ class Session:
     def observe(self, event: Event, run: str = "", op: str = "", parent: str = "") -> None:
         """Record an event, and show it to whoever follows."""
         ts = self.updated_at = self._services.clock.now()
-        recorded = metadata_of(event) if self._capture == "metadata" else event
+        recorded = metadata_of(event) if self.capture == "metadata" else event
         if recorded is not None:
             self.trace.record(recorded, ts=ts, run=run, op=op, parent=parent)
         record = Record(

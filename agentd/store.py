@@ -108,6 +108,10 @@ class Store:
         rows = [(session_id, prompt) for prompt in prompts]
         self._write(lambda db: db.executemany("DELETE FROM prompts WHERE session = ? AND prompt = ?", rows))
 
+    def clear_prompts(self, session_id: str) -> None:
+        """Whoever resumed the session was told of the prompts that nobody took up."""
+        self._write(lambda db: db.execute("DELETE FROM prompts WHERE session = ?", (session_id,)))
+
     def add_messages(self, session_id: str, first: int, messages: Sequence[bytes], updated_at: str) -> None:
         """The conversation went on: `messages` are its encoded messages number `first` and following."""
 
@@ -130,7 +134,6 @@ class Store:
             pending = db.execute(
                 "SELECT text FROM prompts WHERE session = ? ORDER BY added_at", (session_id,)
             ).fetchall()
-            db.execute("DELETE FROM prompts WHERE session = ?", (session_id,))
             return Loaded(found, messages, tuple(text for (text,) in pending), damaged)
 
         return self._write(work)

@@ -320,6 +320,20 @@ async def test_capture_off_in_the_configuration_is_said(tmp_path: Path) -> None:
         assert (await client.result("session/create", cwd=str(tmp_path), **MODEL))["trace"] == ""
 
 
+async def test_a_client_that_wants_no_trace_ends_the_recording_of_the_session_it_joins(tmp_path: Path) -> None:
+    async with running(tmp_path / "home") as daemon:
+        client = await daemon.connect()
+        session = await client.create(tmp_path)
+        env = {"OPENAI_API_KEY": "sk-test-0123456789", "AGENTD_NO_TRACE": "1"}
+        for params in (MODEL | {"env": env}, MODEL):  # and who comes later does not begin it again unasked
+            created = await client.result("session/create", cwd=str(tmp_path), session=session, **params)
+            assert created["trace"] == ""
+            assert "recording is off" in created["notes"][0]
+        await client.ask(session, "not to be recorded")
+        (trace,) = daemon.sender.traces
+        assert (trace.closed, "run.execute.started" in trace.names()) == (1, False)
+
+
 async def test_capture_stream_is_not_pretended(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as daemon:
         client = await daemon.connect()

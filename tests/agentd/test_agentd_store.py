@@ -56,13 +56,15 @@ def test_the_newest_session_of_a_directory_is_found(tmp_path: Path) -> None:
     store.close()
 
 
-def test_prompts_that_no_run_took_up_are_told_once(tmp_path: Path) -> None:
+def test_prompts_that_no_run_took_up_are_told_until_they_are_cleared(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "s.db"))
     store.save_session(stored())
     for prompt in ("p1", "p2", "p3"):
         store.add_prompt("s1", prompt, f"text of {prompt}", f"{AT}{prompt}")
     store.drop_prompts("s1", ["p2"])
-    loaded, again = store.load("s1"), store.load("s1")
+    loaded = store.load("s1")
+    store.clear_prompts("s1")
+    again = store.load("s1")
     assert loaded is not None
     assert again is not None
     assert (loaded.pending, again.pending) == (("text of p1", "text of p3"), ())
