@@ -8,12 +8,28 @@ with its neighbours, so that one changed digit never makes twenty good records l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from msgspec import Struct
 
 from tracewriter.findings import Found, Note
-from tracewriter.scan import Line, parse_record, salvage
-from tracewriter.segment import Header
+from tracewriter.scan import Block, Line, parse_record, salvage
+from tracewriter.segment import Header, count_lines
 
 Item = Found | Note
+
+# Lines that a reader has to see one by one: drops stand for more than one number, the others begin and end a recording.
+_SPECIAL: Final = BytesAhoCorasick(
+    [b'"event":"trace.drop.observed"', b'"event":"session.record.'], matchkind=MatchKind.LeftmostFirst
+).find_matches_as_indexes
+
+
+class Bulk(Struct, frozen=True):
+    """Records first … last of a sealed range: one line each, none of them special."""
+
+    first: int
+    last: int
 
 
 class Chain:
@@ -34,8 +50,14 @@ class Chain:
         """The last seq accounted for so far."""
         return self._end
 
-    def feed(self, items: Iterable[Header | Line | Note]) -> Iterator[Item]:
+    def feed(self, items: Iterable[Header | Line | Block | Note]) -> Iterator[Item]:
         """The records and notes that are certain after these items."""
+        for item in self.feed_blocks(items):
+            if not isinstance(item, Bulk):
+                yield item
+
+    def feed_blocks(self, items: Iterable[Header | Line | Block | Note]) -> Iterator[Item | Bulk]:
+        """The same, with the records of a Block in which all is plain as one Bulk."""
         for item in items:
             match item:
                 case Header():
@@ -45,6 +67,8 @@ class Chain:
                     yield item
                 case Line():
                     yield from self._line(item)
+                case Block():
+                    yield from self._block(item)
 
     def finish(self) -> Iterator[Item]:
         """What was still open at the end of the session."""
@@ -52,6 +76,31 @@ class Chain:
         if self._doubt is not None:
             yield self._disbelieve(self._doubt)
             self._doubt = None
+
+    def _block(self, block: Block) -> Iterator[Item | Bulk]:
+        bulk = self._as_bulk(block)
+        if bulk is None:
+            for line in block.lines():
+                yield from self._line(line)
+            return
+        self._after, self._end = None, bulk.last
+        yield bulk
+
+    def _as_bulk(self, block: Block) -> Bulk | None:
+        """The whole range at once, when its ends and its count continue the chain and nothing in it is special."""
+        if self._doubt is not None or self._maybe_tail or self._bad_lines or self._anywhere or _SPECIAL(block.data):
+            return None
+        start = block.data.find(b"\n") + 1 if block.offset == 0 else 0
+        count = count_lines(block.data) - (block.offset == 0)
+        last = block.entry.last
+        if count < 1 or block.data[-1:] != b"\n" or self._end + count != last:
+            return None
+        edges = (block.data[start : block.data.find(b"\n", start)], block.data[block.data.rfind(b"\n", 0, -1) + 1 : -1])
+        for line, seq in zip(edges, (self._end + 1, last), strict=True):
+            parsed = parse_record(line)
+            if parsed is None or parsed[0].seq != seq or self._session not in (None, parsed[0].session):
+                return None
+        return Bulk(self._end + 1, last)
 
     def _line(self, line: Line) -> Iterator[Item]:
         data, offset = line.data, line.offset

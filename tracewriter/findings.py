@@ -51,8 +51,9 @@ class Note(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """What `verify` says of a session. emitted is None when the recording did not end in order: then it is unknown after `last`.
 
-    records counts lines that are records but no drops; dropped is how many seqs the drop records stand for. head: SHA-256 over
-    the chained segment digests, to be kept elsewhere by whoever wants proof against a rewrite.
+    records counts lines that are records but no drops, verified those in ranges that are as they were sealed; dropped is how many
+    seqs the drop records stand for. head: SHA-256 over the chained segment digests, to be kept elsewhere by whoever wants
+    proof against a rewrite.
     """
 
     records: int
@@ -66,6 +67,7 @@ class Verdict(Struct, frozen=True):
     damaged: bool
     head: str | None
     active: bool
+    verified: int = 0
 
 
 class SessionEntry(Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from tracewriter import lock
-from tracewriter.chain import Chain, Item
+from tracewriter.chain import Bulk, Chain, Item
 from tracewriter.events import (
     RawRecord,
     SessionRecordFinished,
@@ -48,35 +48,45 @@ def read(directory: Path) -> Iterator[Found | Note]:
     """Every record of a session, and a note wherever one is due, in order. Raises OSError only when the directory is not there."""
     dir_fd = os.open(directory, _DIRECTORY)
     try:
-        yield from _read(dir_fd, directory.name)
+        for item in _read(dir_fd, directory.name, blocks=False):
+            if not isinstance(item, Bulk):
+                yield item
     finally:
         os.close(dir_fd)
 
 
-def _read(dir_fd: int, session: str) -> Iterator[Found | Note]:
+def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
     chain = Chain(session)
-    open_life = False
-
-    def pass_on(item: Item) -> Iterator[Item]:
-        nonlocal open_life
-        if isinstance(item, Found):
-            if item.record.event == _STARTED and open_life:
-                yield _end_missing(item.record.seq - 1, "an earlier recording")
-            open_life = item.record.event != _FINISHED
-        yield item
-        if isinstance(item, Found) and item.record.event == _DROP:
-            yield _dropped(item)
-
+    lives = _Lives()
     for number in segment_numbers(dir_fd):
-        for item in chain.feed(scan_segment(dir_fd, number)):
-            yield from pass_on(item)
+        for item in chain.feed_blocks(scan_segment(dir_fd, number, blocks=blocks)):
+            yield from lives.pass_on(item)
     for item in chain.finish():
-        yield from pass_on(item)
-    if open_life:
+        yield from lives.pass_on(item)
+    if lives.open:
         if lock.is_held(f"/proc/self/fd/{dir_fd}/{lock.LOCK_NAME}"):
             yield Note("active", f"the session is being recorded; {chain.end} records so far", last=chain.end)
         else:
             yield _end_missing(chain.end, "the recording")
+
+
+class _Lives:
+    """Watches recordings begin and end, and says where one has no end."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def pass_on(self, item: Item | Bulk) -> Iterator[Item | Bulk]:
+        """The item, with the notes that belong around it."""
+        if isinstance(item, Bulk):
+            self.open = True
+        elif isinstance(item, Found):
+            if item.record.event == _STARTED and self.open:
+                yield _end_missing(item.record.seq - 1, "an earlier recording")
+            self.open = item.record.event != _FINISHED
+        yield item
+        if isinstance(item, Found) and item.record.event == _DROP:
+            yield _dropped(item)
 
 
 def _end_missing(last: int, what: str) -> Note:
@@ -100,43 +110,71 @@ def verify(directory: Path) -> Verdict:
         os.close(dir_fd)
 
 
+class _Tally:
+    """Adds up what a verdict needs."""
+
+    def __init__(self) -> None:
+        self.records = self.dropped = self.verified = self.unsealed = self.first = self.last = 0
+        self.emitted: int | None = None
+        self.notes: list[Note] = []
+
+    def add(self, item: Item | Bulk) -> None:
+        """Count one item."""
+        match item:
+            case Note():
+                self.notes.append(item)
+            case Bulk():
+                count = item.last - item.first + 1
+                self.first = self.first or item.first
+                self.last, self.emitted = item.last, None
+                self.records += count
+                self.verified += count
+            case Found():
+                self._record(item)
+
+    def _record(self, found: Found) -> None:
+        self.first = self.first or found.record.seq
+        self.last, self.emitted = found.end, None
+        self.unsealed += found.state == "unsealed"
+        self.verified += found.state == "verified" and found.record.event != _DROP
+        if found.record.event == _DROP:
+            self.dropped += found.end - found.record.seq + 1
+            return
+        self.records += 1
+        if found.record.event == _FINISHED:
+            event = event_of(found.record.event, found.record.data)
+            self.emitted = event.emitted if isinstance(event, SessionRecordFinished) else None
+
+
 def _verify(dir_fd: int, session: str) -> Verdict:
-    records = dropped = first = last = unsealed = 0
-    emitted: int | None = None
-    notes: list[Note] = []
-    for item in _read(dir_fd, session):
-        if isinstance(item, Note):
-            notes.append(item)
-            continue
-        first = first or item.record.seq
-        last = item.end
-        unsealed += item.state == "unsealed"
-        if item.record.event == _DROP:
-            dropped += item.end - item.record.seq + 1
-        else:
-            records += 1
-        event = event_of(item.record.event, item.record.data) if item.record.event == _FINISHED else None
-        emitted = event.emitted if isinstance(event, SessionRecordFinished) else None
+    tally = _Tally()
+    for item in _read(dir_fd, session, blocks=True):
+        tally.add(item)
+    notes = tally.notes
     notes += _check_digests(dir_fd)
     active = any(note.kind == "active" for note in notes)
-    if unsealed and not active:
-        notes.append(Note("unsealed", f"{unsealed} records are covered by no seal"))
-    if emitted is not None and emitted != records + dropped and not any(note.damage for note in notes):
-        text = f"{emitted} events were emitted, but {records} recorded and {dropped} dropped are on disk"
+    if tally.unsealed and not active:
+        notes.append(Note("unsealed", f"{tally.unsealed} records are covered by no seal"))
+    accounted = tally.records + tally.dropped
+    if tally.emitted is not None and tally.emitted != accounted and not any(note.damage for note in notes):
+        text = (
+            f"{tally.emitted} events were emitted, but {tally.records} recorded and {tally.dropped} dropped are on disk"
+        )
         notes.append(Note("gap", text))
     numbers = segment_numbers(dir_fd)
     return Verdict(
-        records=records,
-        dropped=dropped,
-        emitted=emitted,
-        first=first,
-        last=last,
+        records=tally.records,
+        dropped=tally.dropped,
+        emitted=tally.emitted,
+        first=tally.first,
+        last=tally.last,
         segments=len(numbers),
         bytes=sum(_size(dir_fd, segment_name(number)) for number in numbers),
         notes=tuple(notes),
         damaged=any(note.damage for note in notes),
         head=chained_head(parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL))),
         active=active,
+        verified=tally.verified,
     )
 
 

@@ -45,6 +45,19 @@ class Line(Struct, frozen=True):
     whole: bool = True
 
 
+class Block(Struct, frozen=True):
+    """A sealed range whose hash is right, whole: for readers that need not look at each line."""
+
+    segment: int
+    offset: int
+    data: bytes
+    entry: SealEntry
+
+    def lines(self) -> Iterator[Line]:
+        """Its lines."""
+        return _split(self.data, self.segment, self.offset)
+
+
 class _DropRange(Struct, frozen=True):
     first: int
     last: int
@@ -183,8 +196,11 @@ def salvage(line: bytes) -> int:
     return at if at > 0 and parse_record(line[at:]) is not None else -1
 
 
-def scan_segment(dir_fd: int, number: int) -> Iterator[Header | Line | Note]:
-    """Everything in one segment, in order. The header comes first when its line is intact. Never raises for what is on disk."""
+def scan_segment(dir_fd: int, number: int, *, blocks: bool = False) -> Iterator[Header | Line | Block | Note]:
+    """Everything in one segment, in order. The header comes first when its line is intact. Never raises for what is on disk.
+
+    blocks: give sealed ranges that are as they were sealed as one Block each, not line by line.
+    """
     try:
         fd = open_plain(segment_name(number), dir_fd)
     except FileNotFoundError:
@@ -194,14 +210,14 @@ def scan_segment(dir_fd: int, number: int) -> Iterator[Header | Line | Note]:
         yield Note("foreign", f"segment {number} cannot be opened: {exc.strerror}", number)
         return
     try:
-        yield from _scan_open(fd, dir_fd, number)
+        yield from _scan_open(fd, dir_fd, number, blocks)
     except OSError as exc:
         yield Note("damaged", f"segment {number} cannot be read: {errno_name(exc)}; going on with the next", number)
     finally:
         os.close(fd)
 
 
-def _scan_open(fd: int, dir_fd: int, number: int) -> Iterator[Header | Line | Note]:
+def _scan_open(fd: int, dir_fd: int, number: int, blocks: bool) -> Iterator[Header | Line | Block | Note]:
     size = os.fstat(fd).st_size
     first = os.pread(fd, 4096, 0).partition(b"\n")[0]
     header = parse_header(first)
@@ -214,11 +230,11 @@ def _scan_open(fd: int, dir_fd: int, number: int) -> Iterator[Header | Line | No
     if header is not None:
         yield header
     regions, lost = plan(entries, size)
-    for region in regions:
-        if region.entry is not None:
-            yield from _sealed(fd, number, region, region.entry)
+    for item in _regions(fd, number, regions, "unverified" if lost else "unsealed"):
+        if isinstance(item, Block) and not blocks:
+            yield from item.lines()
         else:
-            yield from _unsealed(fd, number, region, "unverified" if lost else "unsealed")
+            yield item
     if lost:
         start, end = min(e.offset for e in lost), max(e.offset + e.length for e in lost)
         missing = end - max(start, min(size, end))
@@ -232,19 +248,40 @@ def _matches(fd: int, entry: SealEntry, size: int) -> bool:
     return xxh3_64_intdigest(os.pread(fd, entry.length, entry.offset)) == entry.digest
 
 
-def _sealed(fd: int, number: int, region: Region, entry: SealEntry) -> Iterator[Line | Note]:
-    data = os.pread(fd, region.length, region.offset)
-    good = len(data) == region.length and xxh3_64_intdigest(data) == entry.digest
-    if not good:
-        text = f"segment {number}: bytes {region.offset} to {region.offset + region.length} are not as they were sealed"
-        yield Note("damaged", text, number, region.offset, region.length, None, entry.last)
-    state = "verified" if good else "unverified"
+def _regions(fd: int, number: int, regions: list[Region], unsealed: str) -> Iterator[Line | Block | Note]:
+    """The lines of all regions. Where bytes were added or taken out, lines run over the edges of the ranges after that place:
+    what a changed range does not end is read on into the next, so that the damage stays one line's."""
+    begun: int | None = None  # where a line begins that the changed range before did not end
+    for region in regions:
+        start, end = region.offset if begun is None else begun, region.offset + region.length
+        state, begun = unsealed if begun is None else "unverified", None
+        if region.entry is None:
+            yield from _unsealed(fd, number, Region(start, end - start, None), state)
+            continue
+        data = os.pread(fd, region.length, region.offset)
+        if len(data) == region.length and xxh3_64_intdigest(data) == region.entry.digest:
+            if start < region.offset:
+                yield from _unsealed(fd, number, Region(start, region.offset - start, None), "unverified")
+            yield Block(number, region.offset, data, region.entry)
+            continue
+        text = f"segment {number}: bytes {region.offset} to {end} are not as they were sealed"
+        yield Note("damaged", text, number, region.offset, region.length, None, region.entry.last)
+        ended = region.offset + data.rfind(b"\n") + 1
+        ended = start if ended == region.offset else ended
+        yield from _unsealed(fd, number, Region(start, ended - start, None), "unverified")
+        begun = ended if ended < end else None
+    if begun is not None:
+        yield from _unsealed(fd, number, Region(begun, end - begun, None), "unverified")
+
+
+def _split(data: bytes, number: int, offset: int) -> Iterator[Line]:
+    """The lines of a range that is as it was sealed."""
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
         whole = end >= 0
         end = end if whole else len(data)
-        yield Line(number, region.offset + at, data[at:end], state, whole)
+        yield Line(number, offset + at, data[at:end], "verified", whole)
         at = end + 1
 
 
