@@ -99,6 +99,7 @@ def summarise(items: Iterable[Found | Note]) -> Summary:
     """The summary of a session's findings, read once and in order."""
     runs: dict[str, _Run] = {}
     notes: list[Note] = []
+    gone: frozenset[str] = frozenset()
     workspace = ""
     for item in items:
         if isinstance(item, Note):
@@ -107,13 +108,16 @@ def summarise(items: Iterable[Found | Note]) -> Summary:
         event = typed(item.record)
         if isinstance(event, SessionRecordStarted):
             workspace = event.workspace
+            gone = frozenset(runs)  # what an earlier recording left open goes on in none
         if item.record.run is not None:
             run = runs.get(item.record.run)
             if run is None:
                 run = runs[item.record.run] = _Run(item.record.run, item.record.ts)
             run.take(item.record, event)
     active = any(note.kind == "active" for note in notes)
-    summaries = tuple(run.summary(RUNNING if active else END_MISSING) for run in runs.values())
+    summaries = tuple(
+        run.summary(RUNNING if active and name not in gone else END_MISSING) for name, run in runs.items()
+    )
     return Summary(workspace, summaries, tuple(notes), any(note.damage for note in notes))
 
 

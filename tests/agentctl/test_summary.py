@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from agentctl.summary import END_MISSING, RUNNING, RunSummary, Summary, summarise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentctl.summary import END_MISSING, RUNNING, RunSummary, Summary, summarise
 from tests.agentctl import traces
 from tests.agentctl.fake_daemon import RUN
 from tracewriter.events import RawRecord, Usage
@@ -45,6 +45,12 @@ def test_a_run_that_ended_is_told_by_its_end() -> None:
     assert [(tool.name, tool.argument, tool.ok) for tool in run.tools] == [("read_file", "a.py", True)]
     assert (run.outcome, run.usage, run.cost_usd, run.duration_ms) == ("completed", Usage(150, 30), 0.002, 2500.0)
     assert (run.files, run.errors) == ((), ())
+
+
+def test_a_run_that_an_earlier_recording_left_open_is_not_running() -> None:
+    lines = [traces.opened(1), traces.started(2), traces.opened(3)]
+    assert only(lines, ACTIVE).outcome == END_MISSING
+    assert only(lines[:2], ACTIVE).outcome == RUNNING
 
 
 def test_a_failed_call_changed_nothing_however_long_its_error_is() -> None:

@@ -88,7 +88,7 @@ def test_show_of_one_run_leaves_the_others_out(env: Env) -> None:
 
 def test_verify_says_intact_or_not(env: Env) -> None:
     traces.write_session(env, WHOLE)
-    assert "intact and complete: 9 records, 1 segment" in shown(env, "verify", SESSION)
+    assert "intact and complete: 9 records (0 verified by hash), 1 segment" in shown(env, "verify", SESSION)
     bad = "0199a1b2c3d47e5f8a9b0c1d2e3f4a5c"
     traces.write_session(env, [*WHOLE[:3], "garbage", *WHOLE[4:]], bad)
     out = shown(env, "verify", bad, code=5)

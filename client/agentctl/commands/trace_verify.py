@@ -73,11 +73,12 @@ def sentence(verdict: Verdict) -> str:
     if verdict.damaged:
         state = "DAMAGED"
     elif verdict.active:
-        state = "intact so far, still being recorded"
+        state = "intact, the session is still open"
     elif verdict.emitted is None:
         state = f"intact, end missing (unknown after {verdict.last})"
     else:
         state = "intact and complete"
     dropped = f", {verdict.dropped:,} dropped" if verdict.dropped else ""
     where = f"{fmt.count(verdict.segments, 'segment')}, {fmt.size(verdict.bytes)}"
-    return f"{state}: {fmt.count(verdict.records, 'record')}{dropped}, {where}"
+    verified = "all" if verdict.verified == verdict.records else f"{verdict.verified:,}"
+    return f"{state}: {fmt.count(verdict.records, 'record')} ({verified} verified by hash){dropped}, {where}"
