@@ -25,7 +25,7 @@ from tracewriter.events import (
 )
 from tracewriter.findings import Found, Note, SessionEntry, Verdict
 from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, chained_head, parse_digests, segment_digest
-from tracewriter.scan import open_plain, parse_record, read_small, scan_segment
+from tracewriter.scan import open_plain, parse_header, parse_record, read_small, scan_segment
 from tracewriter.segment import segment_name, segment_number
 
 __all__ = ["Found", "Item", "Note", "SessionEntry", "Verdict", "list_sessions", "read", "verify"]
@@ -56,9 +56,10 @@ def read(directory: Path) -> Iterator[Found | Note]:
 
 
 def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
-    chain = Chain(session)
+    numbers = segment_numbers(dir_fd)
+    chain = Chain(_recorded_as(dir_fd, numbers) or session)
     lives = _Lives()
-    for number in segment_numbers(dir_fd):
+    for number in numbers:
         for item in chain.feed_blocks(scan_segment(dir_fd, number, blocks=blocks)):
             yield from lives.pass_on(item)
     for item in chain.finish():
@@ -68,6 +69,15 @@ def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
             yield Note("active", f"the session is being recorded; {chain.end} records so far", last=chain.end)
         else:
             yield _end_missing(chain.end, "the recording")
+
+
+def _recorded_as(dir_fd: int, numbers: list[int]) -> str:
+    """The session's id by its first readable header line: the directory may have been renamed."""
+    for number in numbers:
+        header = parse_header((read_small(segment_name(number), dir_fd, 4096) or b"").partition(b"\n")[0])
+        if header is not None:
+            return header.session
+    return ""
 
 
 class _Lives:

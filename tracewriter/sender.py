@@ -106,6 +106,7 @@ class SessionTrace:
         self._sender, self._channel = sender, channel
         self.record = channel.outbox.record  # no wrapper: it is the hot path
         self._closing = False
+        self._unfinished = False  # the close ran out of time: what waited then is not recorded
 
     @property
     def session(self) -> str:
@@ -127,7 +128,7 @@ class SessionTrace:
             emitted = box.last + 1  # this record's own seq: all that was ever numbered
             self.record(SessionRecordFinished(emitted, box.counts(), box.usage, box.cost_usd))
         self._closing = True
-        await self._sender.close_session(self._channel, timeout_s)
+        self._unfinished = not await self._sender.close_session(self._channel, timeout_s)
         return self.status()
 
     def status(self) -> TraceStatus:
@@ -138,7 +139,7 @@ class SessionTrace:
         if outbox.stopped and outbox.stopped != "closed":
             return TraceStatus("off", outbox.stopped, outbox.emitted, recorded, outbox.dropped)
         reason = self._channel.reason or self._sender.problem
-        state = "degraded" if reason and not self._closing else "ok"
+        state = "degraded" if reason and (self._unfinished or not self._closing) else "ok"
         return TraceStatus(state, reason if state != "ok" else "", outbox.emitted, recorded, outbox.dropped)
 
 
@@ -161,6 +162,7 @@ class Sender:
         self._sock: socket.socket | None = None
         self._out: deque[memoryview] = deque()
         self._scheduled: asyncio.Handle | None = None
+        self._due: asyncio.Handle | None = None  # a session waits to be tried again; never in the way of _scheduled
         self._last_flush = 0.0
         self._writable = False  # a writer callback is registered
         self._lost: asyncio.Future[str] | None = None
@@ -214,7 +216,8 @@ class Sender:
     async def numbered(self, channel: Channel, timeout_s: float) -> bool:
         """Wait until the session has its numbers, which a resumed one gets from the writer."""
         deadline = self._clock.monotonic() + timeout_s
-        return await self._wait(lambda: channel.outbox.has_numbers, deadline)
+        await self._wait(lambda: channel.outbox.has_numbers or bool(channel.outbox.stopped), deadline)
+        return channel.outbox.has_numbers
 
     async def close_session(self, channel: Channel, timeout_s: float) -> bool:
         """Send everything, say CLOSE, wait for CLOSED; at the time-out the session is let go of all the same."""
@@ -312,9 +315,7 @@ class Sender:
             self._loop.remove_reader(sock.fileno())
             if self._writable:
                 self._loop.remove_writer(sock.fileno())
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._scheduled = None
+        self._unschedule()
         self._writable = False
         sock.close()
         self._out.clear()
@@ -338,9 +339,7 @@ class Sender:
             self._scheduled = self._loop.call_later(wait_s, self._pump)
 
     def _pump(self) -> None:
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._scheduled = None
+        self._unschedule()
         if self._sock is None or self._loop is None or self._writable:
             return
         self._last_flush = self._loop.time()
@@ -352,9 +351,15 @@ class Sender:
             if not self._send_some(self._sock):
                 return
         due = self.producer.next_time()
-        if due is not None and self._scheduled is None:
+        if due is not None:
             wait_s = max(0.001, due - self._clock.monotonic())
-            self._scheduled = self._loop.call_later(wait_s, self._pump)
+            self._due = self._loop.call_later(wait_s, self._pump)
+
+    def _unschedule(self) -> None:
+        for handle in (self._scheduled, self._due):
+            if handle is not None:
+                handle.cancel()
+        self._scheduled = self._due = None
 
     def _send_some(self, sock: socket.socket) -> bool:
         """One sendmsg. False when the socket takes no more, or is gone."""

@@ -216,9 +216,13 @@ class Recorder:
 
     def settle(self) -> Report:
         """Record no more, wait until all is acknowledged, close in order."""
+        return self.settle_some(*self.latest().sessions)
+
+    def settle_some(self, *sessions: str) -> Report:
+        """The same when only these sessions can be recorded."""
         still = self.ask("pace 0").sessions
-        for session, known in still.items():
-            self.wait_acked(known.emitted, session)
+        for session in sessions:
+            self.wait_acked(still[session].emitted, session)
         report = self.close()
         assert report.raised == 0
         return report
