@@ -36,6 +36,8 @@ MAX_RUNNING: Final = 64
 # A command that asked once is gone; its recording should not stay open for long.
 IDLE_CLOSE_S: Final = 60.0
 MAX_ENV_VALUE: Final = 16 * 1024
+# Keys remembered per session, the newest; nobody changes a session's key more often.
+MAX_SECRETS: Final = 64
 
 MakeProvider = Callable[[Choice, Mapping[str, str]], ModelProvider]
 
@@ -93,6 +95,8 @@ class Registry:
         self._rings = RingBudget()
         self._sessions: dict[str, Session] = {}
         self._recorded: dict[str, tuple[str, ...]] = {}  # the secrets that the recorder knows; absent: not recorded
+        # All keys that clients brought for a session, kept while the daemon lives: its conversation may hold earlier ones.
+        self._brought: dict[str, tuple[str, ...]] = {}
         # Resuming and closing, one at a time: two clients that resume a session must get the same one, after it was closed.
         self._changing = asyncio.Lock()
 
@@ -238,7 +242,8 @@ class Registry:
         else:
             provider, model = self._make_provider(choice, env), choice.model
         workspace = str(context.workspace.root)
-        agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context)
+        place = _place(params, live, stored)
+        agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context, *place)
         notes = [*(choice.notes if choice else ()), *_stored_notes(stored)]
         if env.get("AGENTD_NO_TRACE", "") not in ("", "0"):
             capture = "off"
@@ -251,28 +256,38 @@ class Registry:
             notes.append("capture stream is not available yet: recording as content")
         if live.ephemeral if live else params.ephemeral:
             notes.append("ephemeral: neither the conversation nor a record is kept")
+        session_id = live.id if live else stored.session.id if stored else self._services.ids.uuid7()
         return _Plan(
-            live.id if live else stored.session.id if stored else self._services.ids.uuid7(),
+            session_id,
             agent,
             await self._conversation(stored),
             live is not None or stored is not None,
             live.ephemeral if live else params.ephemeral,
             capture,
-            _secrets(choice, env, self._config),
+            self._all_secrets(session_id, _secrets(choice, env, self._config)),
             tuple(notes),
         )
+
+    def _all_secrets(self, session_id: str, secrets: tuple[str, ...]) -> tuple[str, ...]:
+        if len(self._brought) >= 4 * self._max_sessions and session_id not in self._brought:
+            del self._brought[next(iter(self._brought))]
+        known = self._brought.get(session_id, ())
+        new = tuple(secret for secret in secrets if secret not in known)
+        self._brought[session_id] = (*known, *new)[-MAX_SECRETS:]
+        return self._brought[session_id]
 
     async def _choose(
         self, params: SessionCreate, live: Session | None, stored: Loaded | None, env: Mapping[str, str]
     ) -> Choice:
         old = live.agent.label if live else stored.session.model if stored else None
         model = params.model or (None if params.base_url or params.uds else old or self._config.model or None)
+        base_url, uds = _place(params, live, stored)
 
         def resolve() -> Choice | Failure:
             return catalog.resolve(
                 model,
-                base_url=params.base_url,
-                uds=params.uds,
+                base_url=base_url or None,
+                uds=uds or None,
                 env=env,
                 overrides=self._config.providers,
                 default_provider=self._config.default_provider,
@@ -390,6 +405,15 @@ def _secrets(choice: Choice | None, env: Mapping[str, str], config: Config) -> t
     if choice is not None and choice.key is not None:
         values.add(choice.key.reveal())
     return tuple(sorted(values))
+
+
+def _place(params: SessionCreate, live: Session | None, stored: Loaded | None) -> tuple[str, str]:
+    """The address given for the model, now or when the session was made: who names another model starts anew."""
+    if params.base_url or params.uds or params.model:
+        return params.base_url or "", params.uds or ""
+    if live is not None:
+        return live.agent.base_url, live.agent.uds
+    return (stored.session.base_url, stored.session.uds) if stored is not None else ("", "")
 
 
 def _stored_notes(stored: Loaded | None) -> list[str]:

@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from agentd.errors import Refusal
 from agentd.feed import Subscription
+from agentd.lines import LineSplitter, TooLong
 from agentd.protocol import (
     INTERNAL_ERROR,
     OVERLOADED,
@@ -28,11 +29,9 @@ from agentd.protocol import (
     ErrorData,
     Initialize,
     Invalid,
-    LineSplitter,
     Params,
     Request,
     Result,
-    TooLong,
     decode_params,
     decode_request,
     encode_error,

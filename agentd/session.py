@@ -102,6 +102,8 @@ class Agent(Struct, frozen=True):
     system: str
     tools: tuple[Tool, ...]
     context: ToolContext
+    base_url: str = ""  # the address that was given for the model, "" for its provider's own
+    uds: str = ""
 
     @property
     def label(self) -> str:
@@ -380,7 +382,14 @@ class Session:
         store = self._services.store
         if store is not None:
             row = StoredSession(
-                self.id, self.workspace, self.title, self.agent.mode, self.agent.label, stamp(self.updated_at)
+                self.id,
+                self.workspace,
+                self.title,
+                self.agent.mode,
+                self.agent.label,
+                stamp(self.updated_at),
+                self.agent.base_url,
+                self.agent.uds,
             )
             store.post(self._saved, store.db.save_session, row)
 

@@ -32,7 +32,7 @@ INTERRUPTED: Final = "[interrupted: the daemon ended before this call's result w
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, cwd TEXT NOT NULL, title TEXT NOT NULL, mode TEXT NOT NULL, model TEXT NOT NULL,
-    updated_at TEXT NOT NULL) WITHOUT ROWID;
+    updated_at TEXT NOT NULL, base_url TEXT NOT NULL, uds TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS sessions_by_cwd ON sessions (cwd, updated_at);
 CREATE INDEX IF NOT EXISTS sessions_by_time ON sessions (updated_at);
 CREATE TABLE IF NOT EXISTS messages (
@@ -51,7 +51,8 @@ class StoreError(AgentdError):
 
 
 class StoredSession(Struct, frozen=True):
-    """What is kept of a session besides its messages. `updated_at` is RFC 3339 in UTC; `model` is provider/model."""
+    """What is kept of a session besides its messages. `updated_at` is RFC 3339 in UTC; `model` is provider/model; base_url
+    and uds are the address that was given with it, "" for the provider's own (a URL with a password is never accepted)."""
 
     id: str
     cwd: str
@@ -59,6 +60,8 @@ class StoredSession(Struct, frozen=True):
     mode: str
     model: str
     updated_at: str
+    base_url: str = ""
+    uds: str = ""
 
 
 class Loaded(Struct, frozen=True):
@@ -84,13 +87,9 @@ class Store:
         """Insert or update; the oldest sessions beyond MAX_SESSIONS go."""
 
         def work(db: sqlite3.Connection) -> None:
-            row = (session.id, session.cwd, session.title, session.mode, session.model, session.updated_at)
-            db.execute(
-                "INSERT INTO sessions (id, cwd, title, mode, model, updated_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO"
-                " UPDATE SET cwd = excluded.cwd, title = excluded.title, mode = excluded.mode, model = excluded.model,"
-                " updated_at = excluded.updated_at",
-                row,
-            )
+            row = msgspec.structs.astuple(session)
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT OR REPLACE INTO sessions ({_COLUMNS}) VALUES ({marks})", row)
             old = "SELECT id FROM sessions ORDER BY updated_at DESC LIMIT -1 OFFSET ?"
             for (session_id,) in db.execute(old, (MAX_SESSIONS,)).fetchall():
                 for table, column in (("messages", "session"), ("prompts", "session"), ("sessions", "id")):
@@ -174,7 +173,7 @@ class Store:
             raise StoreError(f"{self._path}: {exc}", hint) from exc
 
 
-_COLUMNS: Final = "id, cwd, title, mode, model, updated_at"
+_COLUMNS: Final = ", ".join(StoredSession.__struct_fields__)
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -123,6 +123,7 @@ CATALOG: Final[tuple[ProviderSpec, ...]] = (
         "copilot", "openai-chat", "https://api.githubcopilot.com", ("GITHUB_COPILOT_TOKEN", "GITHUB_TOKEN"),
         "COPILOT_BASE_URL", aliases=("github-copilot",),
     ),
+    ProviderSpec("demo", "openai-chat", "http://localhost/v1", local=True),  # the scripted model of `agentctl demo`
     ProviderSpec(
         "ollama", "openai-chat", "http://localhost:11434/v1", base_url_env="OLLAMA_HOST", local=True, host_port=11434,
         quirks=ChatQuirks(send_back=(), think_split=True),
@@ -214,17 +215,18 @@ def _explicit(
     overrides: Overrides,
     read_key: KeyReader,
 ) -> Choice | Failure:
-    """A base URL or a socket was given: a catalog provider's own address is that provider, a local one may be elsewhere."""
+    """A base URL or a socket was given: who is named with it is asked there (with the key, which the user put together with
+    that address); a provider's own address is that provider; all else is `custom`, which gets no other provider's key."""
     model = (model or "").strip()
     prefix, _, rest = model.partition("/")
     named = _named(prefix, known) if rest else None
     spec, notes = known["custom"], list[str]()
     owner = next((one for one in known.values() if not uds and base_url and _same_place(base_url, one.base_url)), None)
-    if owner is not None or (named is not None and (named.local or named.name == "custom")):
+    if owner is not None or named is not None:
         spec = owner or named or spec
         model = rest if named is spec else model
-    elif named is not None and _key_in(named, env)[1]:
-        notes.append(f"the key of {named.name} is not sent to this server; AGENTD_API_KEY would be")
+    if base_url and spec.name in _PUBLIC and not _same_place(base_url, _PUBLIC[spec.name]) and _key_in(spec, env)[1]:
+        notes.append(f"{spec.name} was named with another address: its key goes to {urlsplit(base_url).netloc[:80]}")
     if not model:
         model = spec.default_model or _DEFAULT_MODEL
         notes.append(f"no model was named: asking the server for {_quoted(model)}")

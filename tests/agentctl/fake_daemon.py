@@ -12,7 +12,6 @@ from types import TracebackType
 
 from agentctl.output import Output
 from agentctl.world import World
-
 from agentd.paths import address, agentd_socket, private_dir, runtime_dir
 
 Json = dict[str, object]

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from agentctl.__main__ import run
 
+from agentctl.__main__ import run
 from tests.agentctl.fake_daemon import (
     CLOSE,
     PROMPT,
@@ -255,7 +255,7 @@ def test_a_session_can_be_named_by_its_beginning(daemon: FakeDaemon, env: Env) -
     daemon.replies["session/list"] = {"sessions": [{"session": SESSION}, {"session": "0199ffff" + SESSION[8:]}]}
     daemon.script = [started(), finished()]
     assert run(["ask", "more", "--session", "0199a"], Screen(env, cwd="/w").world) == 0
-    assert daemon.params("session/create") == {"cwd": "/w", "env": {}, "session": SESSION}
+    assert daemon.params("session/create") == {"cwd": "/w", "env": {}, "session": SESSION, "mode": "plan"}
     screen = Screen(env, cwd="/w")
     assert run(["ask", "more", "--session", "0199"], screen.world) == 2
     assert "ambiguous" in screen.err
@@ -265,7 +265,7 @@ def test_a_session_can_be_named_by_its_beginning(daemon: FakeDaemon, env: Env) -
 def test_continue_takes_the_newest_session_in_its_own_mode(daemon: FakeDaemon, env: Env) -> None:
     daemon.script = [started(), finished()]
     assert run(["ask", "-c", "more"], Screen(env, cwd="/w").world) == 0
-    assert daemon.params("session/create") == {"cwd": "/w", "env": {}, "resume_last": True}
+    assert daemon.params("session/create") == {"cwd": "/w", "env": {}, "resume_last": True, "mode": "plan"}
 
 
 def test_a_relative_socket_is_the_callers(daemon: FakeDaemon, env: Env) -> None:

@@ -7,13 +7,13 @@ import socket
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agentctl import wire
 from agentctl.connection import MAX_LINE_BYTES, Connection, LineBuffer, connect, greet, problem_of
 from agentctl.errors import DaemonGone, NoDaemon, UsageProblem
 from agentctl.starting import find_daemon
-from hypothesis import given
-from hypothesis import strategies as st
-
 from agentd.paths import agentd_socket
 from tests.agentctl.fake_daemon import HELLO, FakeDaemon, delta, refusal, send
 

@@ -7,13 +7,13 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agentctl import __version__, catalog
 from agentctl.__main__ import run
 from agentctl.arguments import parse
 from agentctl.errors import UsageProblem
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.agentctl.fake_daemon import Screen
 
 Env = dict[str, str]

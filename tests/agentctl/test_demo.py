@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agentctl.__main__ import run
 
+from agentctl.__main__ import run
 from tests.agentctl import traces
 from tests.agentctl.fake_daemon import CREATED, FakeDaemon, Screen, finished, started
 

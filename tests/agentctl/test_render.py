@@ -6,13 +6,13 @@ import io
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agentctl import format as fmt
 from agentctl import wire
 from agentctl.output import Output, fit
 from agentctl.render import LiveRun
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.agentctl.fake_daemon import Screen, Terminal
 
 

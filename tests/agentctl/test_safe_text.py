@@ -11,6 +11,10 @@ from typing import get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
 from agentctl import wire
 from agentctl.commands import status, trace_show, trace_summary, trace_verify
 from agentctl.errors import UsageProblem
@@ -19,10 +23,6 @@ from agentctl.render import LiveRun, run_line
 from agentctl.safe_text import safe_json, safe_line, safe_text
 from agentctl.summary import summarise
 from agentctl.trace_events import typed
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec import Raw
-
 from tests.agentctl.fake_daemon import SESSION, Json, Screen, delta, event, finished
 from tracewriter.events import KINDS, RawRecord, UnknownEvent
 from tracewriter.findings import Found, Note, Verdict

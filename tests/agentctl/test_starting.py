@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from agentctl import starting
 from agentctl.errors import NoDaemon
 from agentctl.starting import daemon_env, enabled_unit, log_file, open_daemon, start_agentd
-
 from tests.agentctl.fake_daemon import FakeDaemon
 
 Env = dict[str, str]

@@ -6,8 +6,8 @@ import json
 import os
 
 import pytest
-from agentctl.__main__ import run
 
+from agentctl.__main__ import run
 from agentd.paths import agentd_socket, traces_dir
 from tests.agentctl.fake_daemon import HELLO, FakeDaemon, Screen, refusal
 

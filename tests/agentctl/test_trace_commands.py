@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from agentctl.__main__ import run
 
+from agentctl.__main__ import run
 from agentd.paths import traces_dir
 from tests.agentctl import traces
 from tests.agentctl.fake_daemon import RUN, SESSION, Screen

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentd import protocol
-from agentd.protocol import Invalid, LineSplitter, TooLong
+from agentd.lines import LineSplitter, TooLong
+from agentd.protocol import Invalid
 from tracewriter.events import ToolCallStarted, event_of
 
 DOCUMENT = Path(protocol.__file__).with_name("PROTOCOL.md")

@@ -11,6 +11,7 @@ import pytest
 from agentd import paths, protocol
 from agentd.config import Config
 from agentd.errors import StartError
+from agentd.lines import MAX_LINE_BYTES
 from agentd.listener import InstanceLock, adopt, listen
 from agentd.providers.stream import Finished, StreamEvent, Text, UsageReported
 from agentd.server import MAX_CONNECTIONS, MAX_OUTBOX_BYTES, Connection, Outbox
@@ -67,7 +68,7 @@ async def test_the_first_request_must_be_initialize(tmp_path: Path) -> None:
         (b"[1,2]", -32600),
         (b'{"jsonrpc":"2.0","id":1,"method":"session/fly","params":{}}', -32601),
         (b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{}}', -32602),
-        (b"x" * (protocol.MAX_LINE_BYTES + 10), -32700),
+        (b"x" * (MAX_LINE_BYTES + 10), -32700),
     ],
 )
 async def test_a_bad_line_gets_an_error_and_the_connection_goes_on(tmp_path: Path, line: bytes, code: int) -> None:
@@ -269,7 +270,7 @@ async def test_a_session_in_memory_is_resumed_as_it_is_with_the_new_key_known_to
         key = {"OPENAI_API_KEY": "sk-another-key-987"}
         assert await two.create(tmp_path, session=session, env=key, mode="build") == session
         first, second = daemon.sender.traces
-        assert (first.closed, second.secrets) == (1, ("sk-another-key-987",))
+        assert (first.closed, second.secrets) == (1, ("sk-test-0123456789", "sk-another-key-987"))
         assert "config.change.applied" in second.names()
         await one.ask(session, "again")
         assert "run.execute.finished" in second.names()

@@ -33,7 +33,7 @@ STOPPING_S: Final = 10.0
 
 
 class Request(NamedTuple):
-    """What is asked of the daemon. mode "": as the session has it, or plan for a new one."""
+    """What is asked of the daemon. mode "": plan."""
 
     prompt: str
     mode: str = ""
@@ -129,13 +129,11 @@ def _open_session(request: Request, world: World) -> tuple[Connection, wire.Sess
 
 def _create_params(request: Request, world: World, hello: wire.Hello, connection: Connection) -> Json:
     params: Json = {"cwd": world.cwd, "env": wanted_env(hello.env, world.env)}
-    resumes = request.session or request.resume_last
     if request.session:
         params["session"] = _full_id(request.session, connection)
     if request.resume_last:
         params["resume_last"] = True
-    if request.mode or not resumes:
-        params["mode"] = request.mode or "plan"
+    params["mode"] = request.mode or "plan"  # also when it goes on: writing is asked for each time
     for name in ("model", "base_url", "uds"):
         if value := getattr(request, name):
             params[name] = value

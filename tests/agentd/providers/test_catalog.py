@@ -116,12 +116,24 @@ def test_a_base_url_beside_the_key_moves_the_provider_and_its_key() -> None:
 
 
 def test_a_base_url_alone_is_a_server_of_its_own_and_gets_no_other_providers_key() -> None:
-    found = choice("openai/gpt-oss-120b", base_url="http://box:8000/v1", env=OPENAI)
-    assert (found.spec.name, found.model, found.key) == ("custom", "openai/gpt-oss-120b", None)
-    assert "AGENTD_API_KEY" in found.notes[0]
+    found = choice("gpt-oss-120b", base_url="http://box:8000/v1", env=OPENAI)
+    assert (found.spec.name, found.model, found.key) == ("custom", "gpt-oss-120b", None)
     assert OPENAI["OPENAI_API_KEY"] not in repr(found)
     named = choice("custom/m", base_url="http://box:8000/v1", env={**OPENAI, "AGENTD_API_KEY": "mine"})
     assert (named.model, key_of(named), named.notes) == ("m", "mine", ())
+
+
+def test_a_provider_named_with_another_address_is_asked_there_with_its_key_and_says_so() -> None:
+    found = choice("openai/gpt-oss-120b", base_url="http://box:8000/v1", env=OPENAI)
+    assert (found.spec.name, found.model, key_of(found)) == ("openai", "gpt-oss-120b", OPENAI["OPENAI_API_KEY"])
+    assert found.base_url == "http://box:8000/v1"
+    assert "box:8000" in found.notes[0]
+    assert OPENAI["OPENAI_API_KEY"] not in repr(found)
+
+
+def test_the_scripted_model_is_local() -> None:
+    found = choice("demo/scripted", uds="/run/model.sock")
+    assert (found.spec.name, found.model, found.spec.local) == ("demo", "scripted", True)
 
 
 def test_a_base_url_that_is_a_known_providers_own_is_that_provider() -> None:
