@@ -1,0 +1,136 @@
+"""A writer without sockets: a session's Recording over a FaultyDisk in a real directory, and what it answers, decoded."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from tests.fakes import FakeClock, FaultyDisk
+from tests.strategies import SESSION
+from tracewriter import reader
+from tracewriter.config import Limits
+from tracewriter.disk import Disk
+from tracewriter.findings import Found, Note, Verdict
+from tracewriter.journal import Journal, Key, Producer
+from tracewriter.protocol import Frame, FrameDecoder, Kind, Nack, decode_body
+from tracewriter.recorder import Recording
+from tracewriter.redact import Redactor
+
+KEY = Key(SESSION, "/work")
+LIFE = "00000000000000a1"
+OTHER_LIFE = "00000000000000b2"
+
+
+class Answer(Struct, frozen=True):
+    """An ACK (code "") or a NACK."""
+
+    kind: Kind
+    first: int
+    count: int = 0
+    code: str = ""
+    retry_ms: int = 0
+
+
+def answers(data: bytes) -> list[Answer]:
+    """What `Recording.write` said."""
+    found: list[Answer] = []
+    for frame in FrameDecoder().feed(data):
+        if frame.kind is Kind.ACK:
+            found.append(Answer(Kind.ACK, frame.first))
+        else:
+            nack = decode_body(frame.body, Nack)
+            found.append(Answer(Kind.NACK, frame.first, frame.count, nack.code, nack.retry_ms))
+    return found
+
+
+class Writer:
+    """One writer's life over a trace root."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        disk: Disk | None = None,
+        limits: Limits | None = None,
+        producer: Producer | None = None,
+        clock: FakeClock | None = None,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
+        self.root = root
+        self.disk = disk if disk is not None else FaultyDisk()
+        self.limits = limits or Limits()
+        self.clock = clock or FakeClock()
+        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        life = producer or Producer(LIFE)
+        try:
+            journal = Journal.open(self.disk, self._root_fd, KEY, life, self.limits)
+        except BaseException:
+            os.close(self._root_fd)
+            raise
+        self.recording = Recording(
+            channel=1,
+            journal=journal,
+            reopen=partial(self._reopen, life.life),
+            redactor=Redactor(secrets),
+            limits=self.limits,
+            clock=self.clock,
+        )
+
+    def _reopen(self, life: str, last: int) -> Journal:
+        return Journal.open(self.disk, self._root_fd, KEY, Producer(life, last, last), self.limits)
+
+    @property
+    def journal(self) -> Journal:
+        assert self.recording.journal is not None
+        return self.recording.journal
+
+    @property
+    def directory(self) -> Path:
+        return self.root / KEY.workspace_hash / KEY.session
+
+    def send(self, *frames: Frame) -> list[Answer]:
+        """One receive: these frames are taken, then written and answered."""
+        for frame in frames:
+            self.recording.take(frame)
+        return answers(self.recording.write())
+
+    def close(self, *, closed: bool = True) -> None:
+        """As the server closes a recording: seals, digests, manifest, then the lock."""
+        journal = self.recording.journal
+        if journal is not None:
+            if closed:
+                journal.seal()
+                journal.note_digests()
+                journal.write_manifest(journal.manifest(self.clock.now(), self.clock.now(), closed=True))
+            journal.close()
+            self.recording.journal = None
+        os.close(self._root_fd)
+
+
+def events(first: int, body: bytes) -> Frame:
+    """An EVENTS frame of these lines."""
+    return Frame(Kind.EVENTS, 1, body.count(b"\n"), first, body)
+
+
+def drop(first: int, last: int, body: bytes) -> Frame:
+    """A DROP frame."""
+    return Frame(Kind.DROP, 1, last - first + 1, first, body)
+
+
+def read_all(directory: Path) -> tuple[list[Found], list[Note]]:
+    """The records and the notes of a session."""
+    items = list(reader.read(directory))
+    return [i for i in items if isinstance(i, Found)], [i for i in items if isinstance(i, Note)]
+
+
+def covered(found: list[Found]) -> list[int]:
+    """Every seq that the records stand for, in order."""
+    return [seq for item in found for seq in range(item.record.seq, item.end + 1)]
+
+
+def damage(verdict: Verdict) -> list[Note]:
+    """The notes that make a verdict bad."""
+    return [note for note in verdict.notes if note.damage]
