@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +114,12 @@ def test_every_file_has_one_job_and_stays_short() -> None:
 def test_every_module_says_what_it_is_for() -> None:
     silent = [str(p.relative_to(ROOT)) for _, p in modules() if not ast.get_docstring(ast.parse(p.read_text()))]
     assert silent == []
+
+
+def test_all_packages_have_the_distributions_version() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for package, directory in PACKAGES.items():
+        assert f'__version__ = "{wanted}"' in (directory / "__init__.py").read_text(), package
 
 
 def test_the_top_level_holds_nothing_else() -> None:

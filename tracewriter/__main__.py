@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from tracewriter import systemd
+from tracewriter import __version__, systemd
 from tracewriter.clock import SYSTEM_CLOCK
 from tracewriter.config import MIB, Limits
 from tracewriter.disk import REAL_DISK
@@ -52,15 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE", help="a TOML file with a [retention] table"
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=__version__)
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("agentd-local")
-    except PackageNotFoundError:
-        return "0"
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -80,10 +73,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         disk=REAL_DISK,
         clock=SYSTEM_CLOCK,
         limits=limits,
-        version=_version(),
+        version=__version__,
         log=lambda line: print(f"tracewriter: {line}", file=sys.stderr, flush=True),
         sweeper=Sweeper(str(root), arguments.config, SYSTEM_CLOCK, interval_s=limits.sweep_interval_s),
     )
+    gc.freeze()  # what is loaded by now stays: do not walk it again and again
+    gc.set_threshold(20_000, 50, 100)
     systemd.notify("READY=1")
     try:
         server.run(_with_watchdog(stopping))

@@ -2,7 +2,8 @@
 
 Measured, each as the median of the runs, for events of about 300 B and 4 KB:
   writer     batches that are encoded already, through the socket into the files (redaction, seals and everything else on),
-             against a bare loop of write(2) of the same batches into one file on the same disk
+             against a bare loop of write(2) of the same batches into one file on the same disk, and against a bare relay:
+             a process that only receives the same bytes and writes them
   end to end `record()` to acknowledged on disk, with the CPU of both processes, against logging.FileHandler with the same JSON
   record()   CPU of the call against building and encoding the same record
 
@@ -107,15 +108,38 @@ class Writer:
 
 
 def bare_write(directory: Path, work: list[tuple[int, int, bytes]]) -> float:
-    """Seconds of a loop of write(2) of the same batches."""
-    fd = os.open(directory / "bare", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    """Seconds of a loop of write(2) of the same batches. The file stays until the end, as the writer's do: memory that the
+    page cache takes for the first time costs several times what recycled pages do, and both have to pay for it."""
+    fd = os.open(directory / f"bare-{time.monotonic_ns()}", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     bodies = [body for _, _, body in work]
     started = time.perf_counter()
     for body in bodies:
         os.write(fd, body)
     elapsed = time.perf_counter() - started
     os.close(fd)
-    (directory / "bare").unlink()
+    return elapsed
+
+
+def bare_relay(directory: Path, work: list[tuple[int, int, bytes]]) -> float:
+    """Seconds of the least that a separate process can do: receive the same batches from a socket and write(2) them."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
+    buffer = memoryview(bytearray(256 * 1024))
+    fd = os.open(directory / f"relay-{time.monotonic_ns()}", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    started = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        theirs.close()
+        for _, _, body in work:
+            ours.sendall(body)
+        os._exit(0)
+    ours.close()
+    while count := theirs.recv_into(buffer):
+        os.write(fd, buffer[:count])
+    elapsed = time.perf_counter() - started
+    os.waitpid(pid, 0)
+    theirs.close()
+    os.close(fd)
     return elapsed
 
 
@@ -228,6 +252,15 @@ def record_call(event: ToolCallFinished, count: int) -> float:
     return min(cpu(recorded) for _ in range(3)) / min(cpu(plain) for _ in range(3))
 
 
+def touch_memory(directory: Path, megabytes: int) -> None:
+    """Let the page cache take and give back as much as a round needs, so that every measurement finds recycled pages."""
+    path = directory / "touch"
+    with path.open("wb", buffering=0) as file:
+        for _ in range(megabytes):
+            file.write(bytes(1_000_000))
+    path.unlink()
+
+
 def run(size: int, runs: int, megabytes: int, directory: Path) -> dict[str, float]:
     """All figures for one event size."""
     event = event_of_size(size)
@@ -247,8 +280,11 @@ def run(size: int, runs: int, megabytes: int, directory: Path) -> dict[str, floa
                 names = [f"b{number}s{sessions}n{k}" for k in range(sessions)]
                 # the bodies name another session than the channel: the writer does not decode them
                 work = batches(lines(event, "x" * 32, count // sessions))
-                bare = statistics.median(bare_write(home, work * sessions) for _ in range(3))
-                note(f"writer {sessions} sessions / write(2)", bare / through_writer(writer, sessions, work, names))
+                before, relayed = bare_write(home, work * sessions), bare_relay(home, work * sessions)
+                taken = through_writer(writer, sessions, work, names)
+                after = bare_write(home, work * sessions)
+                note(f"writer {sessions} sessions / write(2)", (before + after) / 2 / taken)
+                note(f"writer {sessions} sessions / bare relay", relayed / taken)
             bare = bare_write(home, batches(lines(event, "x" * 32, count)))
             elapsed, cpu = asyncio.run(end_to_end(writer, event, count, f"e{number}"))
             logged, logged_cpu = with_logging(home, event, count)
@@ -279,6 +315,7 @@ def main() -> int:
     arguments = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
+        touch_memory(Path(directory), arguments.megabytes * 40)
         figures = {
             name: run(size, arguments.runs, arguments.megabytes, Path(directory)) for name, size in SIZES.items()
         }
