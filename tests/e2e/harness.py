@@ -110,7 +110,7 @@ class Home:
             "AGENTD_HOME": str(self.root),
             "PATH": "/usr/bin:/bin",
             "LANG": "C.UTF-8",
-        } | {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+        } | {name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "PYTHONPATH"))}
         self._clients: list[subprocess.Popen[str]] = []
         self._writers: list[subprocess.Popen[bytes]] = []
 
