@@ -64,6 +64,7 @@ class Recording:
         self._nacks: list[bytes] = []
         self._busy = False
         self._limited = False
+        self.refused: SessionUnavailable | None = None  # for good: it could not be opened again
         self._retry_at = 0.0
         self._backoff_s = limits.retry_first_s
         self.reason = ""  # the errno name that holds this session up
@@ -103,6 +104,8 @@ class Recording:
         if frame.first < 1 or frame.count < 1 or frame.first + frame.count >= 2**63:
             raise ProtocolError("a frame whose sequence numbers cannot be")
         self.active_at = self._clock.monotonic()
+        if self.refused is not None:
+            return
         if self.reason and self._clock.monotonic() < self._retry_at:
             self._busy = True
             return
@@ -189,6 +192,8 @@ class Recording:
         if taken:
             problem = self._write(taken)
             self._ack_due = True
+        if self.refused is not None:
+            return refused(self.channel, self.refused)
         answers: list[bytes] = []
         if self._ack_due and self.next > 1:
             answers.append(encode(Kind.ACK, channel=self.channel, first=self.next - 1))
@@ -248,8 +253,9 @@ class Recording:
         journal = self.journal
         if journal is None:
             try:
-                journal = self.journal = self._reopen(self.next - 1)
+                journal = self.journal = self._went_on(self._reopen(self.next - 1))
             except SessionUnavailable as exc:
+                self.refused = exc if exc.retry_ms < 0 else None
                 return self._hold(exc.code, OSError(exc.message))
         if self.started_at is None:
             self.started_at = self._clock.now()
@@ -265,6 +271,13 @@ class Recording:
             self.dirty = True
             self._recovered()
         return self._hold(errno_name(outcome.error), outcome.error)
+
+    def _went_on(self, journal: Journal) -> Journal:
+        """The journal of a session that was closed because it was idle, unless somebody else recorded it meanwhile."""
+        if journal.last != self.next - 1:
+            journal.close()
+            raise SessionUnavailable("taken", "another process went on with this session")
+        return journal
 
     def _hold(self, reason: str, problem: OSError) -> OSError:
         self.reason = reason

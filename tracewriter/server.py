@@ -190,9 +190,12 @@ class Server:
 
     def _write(self, connection: Connection, touched: dict[int, Recording]) -> None:
         answers: list[bytes] = []
-        for recording in touched.values():
+        for channel, recording in touched.items():
             answers.append(recording.write())
-            self._warm(recording)
+            if recording.refused is None:
+                self._warm(recording)
+            elif connection.channels.pop(channel, None) is not None:
+                self._close(recording, lambda: None)
         touched.clear()
         if answers:
             self._queue(connection, b"".join(answers))
@@ -289,8 +292,9 @@ class Server:
         return journal
 
     def _reopen(self, key: Key, life: str, last: int) -> Journal:
-        """A session that was closed because it was idle, and is recorded again."""
-        return self._journal(key, Producer(life, last, last))
+        """A session that was closed because it was idle, and is recorded again. This life may not have written to it yet, so it
+        claims no numbers of its own: whether somebody else went on shows in where the files end."""
+        return self._journal(key, Producer(life, last))
 
     def _gone(self, connection: Connection) -> None:
         """The connection's end: forget half frames, write what was complete, close its sessions."""

@@ -15,7 +15,7 @@ from tracewriter.config import Limits
 from tracewriter.disk import Disk
 from tracewriter.findings import Found, Note, Verdict
 from tracewriter.journal import Journal, Key, Producer
-from tracewriter.protocol import Frame, FrameDecoder, Kind, Nack, decode_body
+from tracewriter.protocol import Frame, FrameDecoder, Kind, Nack, Refused, decode_body
 from tracewriter.recorder import Recording
 from tracewriter.redact import Redactor
 
@@ -25,7 +25,7 @@ OTHER_LIFE = "00000000000000b2"
 
 
 class Answer(Struct, frozen=True):
-    """An ACK (code "") or a NACK."""
+    """An ACK (code ""), a NACK or a REFUSED."""
 
     kind: Kind
     first: int
@@ -40,6 +40,8 @@ def answers(data: bytes) -> list[Answer]:
     for frame in FrameDecoder().feed(data):
         if frame.kind is Kind.ACK:
             found.append(Answer(Kind.ACK, frame.first))
+        elif frame.kind is Kind.REFUSED:
+            found.append(Answer(Kind.REFUSED, 0, 0, decode_body(frame.body, Refused).code))
         else:
             nack = decode_body(frame.body, Nack)
             found.append(Answer(Kind.NACK, frame.first, frame.count, nack.code, nack.retry_ms))
@@ -80,7 +82,7 @@ class Writer:
         )
 
     def _reopen(self, life: str, last: int) -> Journal:
-        return Journal.open(self.disk, self._root_fd, KEY, Producer(life, last, last), self.limits)
+        return Journal.open(self.disk, self._root_fd, KEY, Producer(life, last), self.limits)
 
     @property
     def journal(self) -> Journal:
