@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.e2e.harness import Done, Home, finish, of, records
+from tests.e2e.harness import Done, Home, finish, of, records, side_by_side
 from tests.e2e.model import Answer, Asked, Model, stream, text
 
 USAGE, NO_DAEMON = 2, 3
@@ -179,13 +180,16 @@ PLACES: Final[dict[Callable[[Home], None], tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", PLACES, ids=lambda spoil: spoil.__name__)
-def test_a_place_that_cannot_be_used_is_named(home: Home, spoil: Callable[[Home], None]) -> None:
-    spoil(home)
-    line, hint = PLACES[spoil]
-    explained(home.ctl("ask", "-m", "ollama/x", "hi"), NO_DAEMON, line, hint)
-    assert "Traceback" not in home.logs()
-    assert home.daemons() == []
+def test_places_that_cannot_be_used_are_named() -> None:
+    side_by_side([partial(check_place, spoil, *said) for spoil, said in PLACES.items()], workers=len(PLACES))
+
+
+def check_place(spoil: Callable[[Home], None], line: str, hint: str) -> None:
+    with Home() as home:
+        spoil(home)
+        explained(home.ctl("ask", "-m", "ollama/x", "hi"), NO_DAEMON, line, hint)
+        assert "Traceback" not in home.logs()
+        assert home.daemons() == []
 
 
 def test_a_socket_path_that_is_too_long_for_the_kernel_works() -> None:

@@ -46,13 +46,12 @@ def test_by_the_same_daemon(home: Home) -> None:
         wait_for(lambda: finished(home) == 1, "the first run's record")
         stop(first)
         before = records(home.trace())
-        for prompt in ("two", "three"):
-            asked = home.ask(served.url, "-c", prompt).ok()
-            assert "recording: degraded" in asked.err
-            assert records(home.trace()) == before
+        asked = home.ask(served.url, "-c", "two").ok()
+        assert "recording: degraded" in asked.err
+        assert records(home.trace()) == before
         home.start_writer()
-        wait_for(lambda: finished(home) == 3, "the rest of the record")
-        check(home, before, 3)
+        wait_for(lambda: finished(home) == 2, "the rest of the record")
+        check(home, before, 2)
 
 
 def test_by_another_daemon(home: Home) -> None:
