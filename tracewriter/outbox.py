@@ -131,6 +131,7 @@ class Outbox:
         self.acked = 0
         self.started_after = 0  # the last seq of earlier lives
         self.dropped = 0  # seqs that drop records stand for, and events that never got a seq
+        self.dropped_by: Counter[str] = Counter()  # the same by reason
         self._drop_first = 0  # the open drop range, 0: none
         self._drop_reason = ""
         self._held: list[Held] | None = [] if resumed else None
@@ -153,6 +154,11 @@ class Outbox:
         """Events of this life, recorded or not."""
         held = (len(self._held) + self._held_over) if self._held is not None else 0
         return self.last - self.started_after + held + self._unnumbered
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that are encoded and not acknowledged."""
+        return self.own_bytes + len(self._batch)
 
     @property
     def has_numbers(self) -> bool:
@@ -209,7 +215,7 @@ class Outbox:
             self._record_slowly(event, ts or self._now(), run, op, parent)
         except Exception:  # noqa: BLE001 - see above
             self._unnumbered += 1
-            self.dropped += 1
+            self._count("internal", 1)
 
     def _tally(self, event: RunExecuteFinished) -> None:
         self.usage += event.usage
@@ -227,7 +233,7 @@ class Outbox:
     def _record_slowly(self, event: Event, ts: datetime, run: str, op: str, parent: str) -> None:
         if self.stopped:
             self._unnumbered += 1
-            self.dropped += 1
+            self._count(self._stop_code(), 1)
         elif self._held is not None:
             self._hold(Held(event, ts, run, op, parent))
         elif self._budget.full and self.own_bytes >= SESSION_RESERVE:
@@ -278,7 +284,16 @@ class Outbox:
             self.cut()
             self._drop_first, self._drop_reason = self.last + 1, reason
         self.last += 1
-        self.dropped += 1
+        self._count(reason, 1)
+
+    def _count(self, reason: str, count: int) -> None:
+        if count:
+            self.dropped += count
+            self.dropped_by[reason] += count
+
+    def _stop_code(self) -> str:
+        """`taken: another process …` is counted as taken."""
+        return self.stopped.partition(":")[0]
 
     def _close_drop(self) -> None:
         if self._drop_first:
@@ -372,7 +387,7 @@ class Outbox:
             if frame.kind is Kind.EVENTS and frame.end > last:
                 rest = b"".join(line for seq, line in _lines(frame) if seq > last)
                 out.append(OutFrame(Kind.EVENTS, last + 1, frame.end - last, rest))
-        self.dropped += count
+        self._count(code, count)
         self._replace(out if put else [*out, self._drop_frame(first, last, code)])
 
     def _reach_limit(self, first: int) -> None:
@@ -394,7 +409,7 @@ class Outbox:
                     start = seq + 1
         if end >= start:
             out.append(self._drop_frame(start, end, "limit"))
-        self.dropped += sum(frame.count for frame in out if frame.kind is Kind.DROP)
+        self._count("limit", sum(frame.count for frame in out if frame.kind is Kind.DROP))
         self._replace(out)
         if not again:
             size = sum(len(frame.body) for frame in out)
@@ -415,7 +430,7 @@ class Outbox:
         self.stopped, self._fast, self._held, self._held_over = reason, False, None, 0
         counted = sum(frame.count for frame in self.frames if frame.kind is Kind.DROP)
         counted += self.last - self._drop_first + 1 if self._drop_first else 0
-        self.dropped += held + self.last - self.acked - counted
+        self._count(self._stop_code(), held + self.last - self.acked - counted)
         self._unnumbered += held
         self._grow(-self.own_bytes)
         self.frames.clear()
