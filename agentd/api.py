@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+import msgspec
 
 from agentd import __version__
 from agentd.errors import Refusal
@@ -30,13 +32,16 @@ from agentd.protocol import (
     Status,
     Stopping,
     Subscribed,
+    Traced,
     TraceFlush,
+    TraceSession,
+    TraceStatus,
     Unsubscribed,
 )
 from agentd.registry import Registry
 from agentd.server import MAX_SUBSCRIPTIONS, Connection
 from tracewriter.clock import Clock
-from tracewriter.sender import Trace
+from tracewriter.sender import SessionFigures, Trace
 
 FLUSH_S: Final = 2.0
 # A recorder that is just being started is waited for, so that the first client is told how recording really goes.
@@ -54,6 +59,7 @@ class DaemonApi:
         *,
         life: str,
         recording: Callable[[], Recording],
+        figures: Callable[[], Sequence[SessionFigures]],
         settled: Callable[[float], Awaitable[None]],
         clients: Callable[[], int],
         stop: Callable[[bool], None],
@@ -62,6 +68,7 @@ class DaemonApi:
         self._clock = clock
         self._life = life
         self._recording = recording
+        self._figures = figures
         self._settled = settled
         self._clients = clients
         self._stop = stop
@@ -98,6 +105,8 @@ class DaemonApi:
                 return Sessions(await self._registry.list(max(0, min(limit, MAX_LISTED))))
             case TraceFlush(session):
                 return await _flush(self._registry.find(session).trace)
+            case TraceStatus():
+                return Traced(self._recording(), tuple(map(_traced, self._figures())))
             case DaemonStatus():
                 return self._status()
             case DaemonStop(when_idle):
@@ -144,6 +153,10 @@ class DaemonApi:
             self._clients(),
             self._recording(),
         )
+
+
+def _traced(figures: SessionFigures) -> TraceSession:
+    return TraceSession(**msgspec.structs.asdict(figures))
 
 
 async def _flush(trace: Trace) -> Flushed:

@@ -7,6 +7,11 @@ capture = "content"             # content, metadata, stream or off
 [recorder]
 autostart = true                # start tracewriter when nobody listens on its socket
 
+[retention]                     # of records; the recorder reads it
+max_age_days = 30               # since the last record of a session
+max_bytes = 1073741824          # of all records on disk together
+enabled = true
+
 [providers.mine]
 base_url = "http://gpu.local:8000/v1"
 key_file = "~/.config/agentd/mine.key"
@@ -34,6 +39,14 @@ class RecorderConfig(Struct, frozen=True, forbid_unknown_fields=True):
     autostart: bool = True
 
 
+class RetentionConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[retention]`: tracewriter.retention.Policy in the same words. What is wrong with it is told before a daemon starts."""
+
+    max_age_days: float = 30.0
+    max_bytes: int = 1024 * 1024 * 1024
+    enabled: bool = True
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. Keys of providers are never in it: key_env and key_file name where they are."""
 
@@ -43,6 +56,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     capture: str = "content"
     recorder: RecorderConfig = RecorderConfig()
     providers: dict[str, ProviderOverride] = {}
+    retention: RetentionConfig = RetentionConfig()
 
 
 def load_config(path: str) -> Config:
@@ -71,6 +85,10 @@ def parse_config(data: bytes, path: str) -> Config:
         raise ConfigError(f"{path}: {exc}", f"settings: {', '.join(Config.__struct_fields__)}; see the README") from exc
     _check(config.mode, MODES, "mode", path)
     _check(config.capture, CAPTURES, "capture", path)
+    if not config.retention.max_age_days > 0 or config.retention.max_bytes <= 0:
+        raise ConfigError(
+            f"{path}: [retention] max_age_days and max_bytes must be above 0", "enabled = false keeps all"
+        )
     return config
 
 

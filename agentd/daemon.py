@@ -37,7 +37,7 @@ from agentd.writer import WriterSupervisor, spawner
 from tracewriter import systemd
 from tracewriter.clock import Clock
 from tracewriter.events import Usage
-from tracewriter.sender import NullTrace, Trace, TraceStatus
+from tracewriter.sender import NullTrace, SessionFigures, Trace, TraceStatus
 from tracewriter.sender import Sender as RealSender
 
 IDLE_CHECK_S: Final = 5.0
@@ -66,6 +66,9 @@ class Sender(Protocol):
 
     def status(self) -> TraceStatus:
         """All sessions together."""
+
+    def figures(self) -> tuple[SessionFigures, ...]:
+        """Each session."""
 
 
 class Parts(Struct, frozen=True):
@@ -144,6 +147,7 @@ class Daemon:
                 parts.clock,
                 life=self._life,
                 recording=self._recording,
+                figures=parts.sender.figures,
                 settled=self._settled,
                 clients=lambda: len(server.connections),
                 stop=self.stop,
@@ -262,7 +266,8 @@ async def _main(config: Config, env: Mapping[str, str], clock: Clock, listen_fds
 def real_parts(config: Config, env: Mapping[str, str], clock: Clock) -> Parts:
     """The recorder, the providers and the prices that the package has."""
     socket_path, traces = paths.writer_socket(env), paths.traces_dir(env)
-    spawn = spawner(socket_path, traces, os.path.join(paths.runtime_dir(env), "tracewriter.log"), env)
+    log_path = os.path.join(paths.runtime_dir(env), "tracewriter.log")
+    spawn = spawner(socket_path, traces, paths.config_file(env), log_path, env)
     supervisor = WriterSupervisor(socket_path, spawn if config.recorder.autostart else None)
     sender = RealSender(socket_path, clock=clock, on_no_writer=supervisor.kick)
     return Parts(config, env, clock, Ids(clock), sender, NullTrace, _make_provider, _price, supervisor, _warm_up)

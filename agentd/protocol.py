@@ -94,6 +94,10 @@ class TraceFlush(_Params, frozen=True):
     session: str
 
 
+class TraceStatus(_Params, frozen=True):
+    """How the recording of each session goes, as the daemon knows it."""
+
+
 class DaemonStatus(_Params, frozen=True):
     """How is it going."""
 
@@ -113,6 +117,7 @@ Params: TypeAlias = (
     | SessionCancel
     | SessionList
     | TraceFlush
+    | TraceStatus
     | DaemonStatus
     | DaemonStop
 )
@@ -126,6 +131,7 @@ METHODS: Final[dict[str, type[Params]]] = {
     "session/cancel": SessionCancel,
     "session/list": SessionList,
     "trace/flush": TraceFlush,
+    "trace/status": TraceStatus,
     "daemon/status": DaemonStatus,
     "daemon/stop": DaemonStop,
 }
@@ -213,6 +219,26 @@ class Flushed(Struct, frozen=True):
     reason: str
 
 
+class TraceSession(Struct, frozen=True):
+    """A session's recording, in events. queued_bytes: encoded, not acknowledged. dropped_by: dropped, by reason."""
+
+    session: str
+    state: str
+    reason: str
+    emitted: int
+    recorded: int
+    dropped: int
+    dropped_by: dict[str, int]
+    queued_bytes: int
+
+
+class Traced(Struct, frozen=True):
+    """The open recordings."""
+
+    recording: Recording
+    sessions: tuple[TraceSession, ...]
+
+
 class Status(Struct, frozen=True):
     """The daemon's numbers."""
 
@@ -241,6 +267,7 @@ Result: TypeAlias = (
     | Cancelled
     | Sessions
     | Flushed
+    | Traced
     | Status
     | Stopping
 )
@@ -254,6 +281,7 @@ RESULTS: Final[dict[str, type[Result]]] = {
     "session/cancel": Cancelled,
     "session/list": Sessions,
     "trace/flush": Flushed,
+    "trace/status": Traced,
     "daemon/status": Status,
     "daemon/stop": Stopping,
 }

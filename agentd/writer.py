@@ -144,11 +144,11 @@ def listens(path: str) -> bool:
     return True
 
 
-def spawner(socket_path: str, root: str, log_path: str, env: Mapping[str, str]) -> Spawn:
+def spawner(socket_path: str, root: str, config_path: str, log_path: str, env: Mapping[str, str]) -> Spawn:
     """Starts `python -m tracewriter` in a session of its own; its stderr goes to a log that does not grow for ever."""
     # -P: the daemon may run in a directory that holds a module of the same name.
     arguments = [sys.executable, "-P", "-m", "tracewriter", "--socket", socket_path, "--root", root]
-    arguments += ["--idle-exit", str(IDLE_EXIT_S)]
+    arguments += ["--config", config_path, "--idle-exit", str(IDLE_EXIT_S)]
     passed = {name: value for name, value in env.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
 
     def spawn() -> int:

@@ -52,6 +52,22 @@ class TraceStatus(Struct, frozen=True):
     dropped: int = 0
 
 
+class SessionFigures(Struct, frozen=True):
+    """What a process knows of a session it records. queued_bytes: encoded and not acknowledged yet.
+
+    emitted == recorded + dropped + what is queued; dropped_by: dropped, by reason.
+    """
+
+    session: str
+    state: str
+    reason: str
+    emitted: int
+    recorded: int
+    dropped: int
+    dropped_by: dict[str, int]
+    queued_bytes: int
+
+
 class Trace(Protocol):
     """A handle for recording one session."""
 
@@ -199,6 +215,15 @@ class Sender:
         reason = self.producer.problem() or self.problem
         recorded = sum(max(0, box.acked - box.started_after) for box in boxes)
         return TraceStatus("degraded" if reason else "ok", reason, emitted, recorded, dropped)
+
+    def figures(self) -> tuple[SessionFigures, ...]:
+        """Each session that is not closed for good, as this process knows it."""
+        return tuple(map(self._figures, self.producer.channels))
+
+    def _figures(self, channel: Channel) -> SessionFigures:
+        status, outbox = SessionTrace(self, channel).status(), channel.outbox
+        counts = (status.emitted, status.recorded, status.dropped, dict(outbox.dropped_by), outbox.queued_bytes)
+        return SessionFigures(outbox.session, status.state, status.reason, *counts)
 
     async def flush(self, channel: Channel, timeout_s: float) -> bool:
         """Wait until everything the session recorded so far is acknowledged and the writer has answered a FLUSH."""

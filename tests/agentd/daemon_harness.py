@@ -20,7 +20,7 @@ from agentd.session import ModelProvider
 from agentd.writer import WriterSupervisor
 from tests.agentd.daemon_fakes import FakeTrace, ScriptedProvider, no_price, say
 from tracewriter.clock import SYSTEM_CLOCK
-from tracewriter.sender import NullTrace, Trace, TraceStatus
+from tracewriter.sender import NullTrace, SessionFigures, Trace, TraceStatus
 
 Json = dict[str, Any]
 MODEL = {"model": "openai/m", "env": {"OPENAI_API_KEY": "sk-test-0123456789"}}
@@ -57,6 +57,9 @@ class FakeSender:
 
     def status(self) -> TraceStatus:
         return TraceStatus("ok")
+
+    def figures(self) -> tuple[SessionFigures, ...]:
+        return tuple(SessionFigures(trace.session, "ok", "", 3, 1, 1, {"buffer_full": 1}, 300) for trace in self.traces)
 
 
 class Client:

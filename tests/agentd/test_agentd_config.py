@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agentd.config import Config, RecorderConfig, load_config, parse_config
+from agentd.config import Config, RecorderConfig, RetentionConfig, load_config, parse_config
 from agentd.errors import ConfigError
 from agentd.providers.catalog import ProviderOverride
+from tracewriter.retention import Policy, load_policy
 
 
 def test_no_file_means_all_defaults(tmp_path: Path) -> None:
@@ -34,6 +35,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("model = 3", "Expected `str`"),
         ("model =", "not valid TOML"),
         ("[recorder]\nautostart = 'yes'", "recorder.autostart"),
+        ("[retention]\ndays = 1825", "days"),
+        ("[retention]\nmax_age_days = nan", "above 0"),
+        ("[retention]\nmax_bytes = 0", "above 0"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_the_file_and_a_hint(text: str, said: str) -> None:
@@ -43,6 +47,15 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_a_hint(text: str, s
     assert "/c/config.toml" in str(caught.value)
     assert caught.value.hint
     assert "\n" not in str(caught.value)
+
+
+def test_daemon_and_recorder_read_the_same_retention(tmp_path: Path) -> None:
+    assert RetentionConfig.__struct_fields__ == Policy.__struct_fields__
+    assert RetentionConfig.__struct_defaults__ == Policy.__struct_defaults__
+    path = tmp_path / "config.toml"
+    path.write_text('model = "a/b"\n[retention]\nmax_age_days = 7\nmax_bytes = 5000\nenabled = false\n')
+    assert load_config(str(path)).retention == RetentionConfig(7, 5000, False)
+    assert load_policy(path) == Policy(7, 5000, False)
 
 
 def test_an_unreadable_file_is_said(tmp_path: Path) -> None:

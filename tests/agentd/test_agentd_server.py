@@ -47,6 +47,10 @@ async def test_a_session_from_its_creation_to_its_end(tmp_path: Path) -> None:
         assert (row["session"], row["title"], row["state"], row["model"]) == (session, "hi", "idle", "fake/m")
         status = await client.result("daemon/status")
         assert (status["sessions"], status["running"], status["clients"]) == (1, 0, 1)
+        traced = await client.result("trace/status")
+        assert traced["recording"]["state"] == "ok"
+        (figures,) = traced["sessions"]
+        assert (figures["session"], figures["emitted"], figures["dropped_by"]) == (session, 3, {"buffer_full": 1})
 
 
 async def test_the_first_request_must_be_initialize(tmp_path: Path) -> None:

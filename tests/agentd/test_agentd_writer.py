@@ -84,7 +84,9 @@ async def test_the_real_recorder_is_started_detached_and_without_keys(tmp_path: 
     (tmp_path / "run").mkdir(mode=0o700)
     log.write_text("x" * (MAX_LOG_BYTES + 1))
     log.chmod(0o600)
-    spawn = spawner(path, str(tmp_path / "traces"), str(log), dict(os.environ) | {"OPENAI_API_KEY": "sk-secret"})
+    config = str(tmp_path / "config.toml")
+    env = dict(os.environ) | {"OPENAI_API_KEY": "sk-secret"}
+    spawn = spawner(path, str(tmp_path / "traces"), config, str(log), env)
     pid = spawn()
     try:
         await until(lambda: listens(path))
