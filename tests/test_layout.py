@@ -35,7 +35,9 @@ ARROWS: dict[str, dict[str, str]] = {
         "tracewriter.reader": "reads traces",
         "tracewriter.findings": "the types of what the reader finds",
         "tracewriter.retention": "prune, pin and undelete work without a daemon",
+        "tracewriter.trash": "does what they ask for, and tells what is kept",
         "tracewriter.client": "asks a writer for its status",
+        "tracewriter.tail": "follows a trace that grows",
     },
 }
 # Imported where it is used only, so that start-up stays quick.

@@ -3,6 +3,8 @@
 TraceError
 ├── ProtocolError        the peer broke the socket protocol (its connection is closed)
 ├── SessionUnavailable   a session cannot be recorded now; has a code (busy, locked, taken, bad_id, an errno name)
+├── RetentionHeld        nothing may be deleted now; the message says why
+├── NoWriter             nobody answers at the writer's socket, or no writer of ours
 └── StartError           the writer cannot start; the message is for people and says what to do
 
 Failures of the disk under a running writer are no exceptions: they are states of a session (`recorder`).
@@ -29,6 +31,18 @@ class SessionUnavailable(TraceError):
         self.code = code
         self.message = message
         self.retry_ms = retry_ms
+
+
+class RetentionHeld(TraceError):
+    """Nothing may be deleted under this root now."""
+
+
+class NoWriter(TraceError):
+    """The writer cannot be asked. `absent`: nobody listens there, which is no fault."""
+
+    def __init__(self, message: str, *, absent: bool = False) -> None:
+        super().__init__(message)
+        self.absent = absent
 
 
 class StartError(TraceError):

@@ -53,6 +53,48 @@ COMMANDS: Final = (
         _IDS,
     ),
     Command("trace summary", "Tell what a session's runs really did.", "ID", (_RUN, JSON), 1, 1, _IDS),
+    Command(
+        "trace tail",
+        "Show a session's newest records, and with -f those to come, as they are written.",
+        "[ID]",
+        (
+            Option(("-f", "--follow"), "go on until the recording is closed in order, or Ctrl-C"),
+            Option(("--forever",), "with -f: go on after that too (a session may be taken up again)"),
+            Option(("-n", "--lines"), "begin with so many records (default: 10)", "N"),
+            Option(("--since",), "begin after this record (0: with the first), or at segment:offset", "CURSOR"),
+            JSON,
+        ),
+        0,
+        1,
+        f"{_IDS} Without one it is the last. With -f a directory need not be there yet.",
+    ),
+    Command(
+        "trace status",
+        "Show how recording goes: the recorder, the daemon's side, what is kept and what goes next.",
+        options=(JSON,),
+        details="Works without daemon and recorder. Exits 3 when a recorder is there but does not answer.",
+    ),
+    Command(
+        "trace prune",
+        "Do now what retention would: old records go to the trash, old trash is removed.",
+        options=(
+            Option(("--dry-run",), "only say what would be done, and why"),
+            Option(("--days",), "instead of max_age_days in config.toml", "N"),
+            Option(("--max-bytes",), "instead of max_bytes in config.toml (K, M, G may follow)", "N"),
+            JSON,
+        ),
+        details="What is being recorded, pinned, or odd is never touched; a fifth of the sessions at most goes at once.",
+    ),
+    Command("trace pin", "Keep a session's record whatever its age.", "ID", (), 1, 1, _IDS),
+    Command("trace unpin", "Let retention have a session's record again.", "ID", (), 1, 1, _IDS),
+    Command(
+        "trace undelete",
+        "Bring a session's record back from the trash, pinned.",
+        "ID",
+        (Option(("--list",), "show what is in the trash"), JSON),
+        0,
+        1,
+    ),
 )
 
 EXIT_CODES: Final = (

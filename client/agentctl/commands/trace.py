@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(name: str, parsed: Parsed, world: World) -> int:
-    """Run one trace command. None of them needs the daemon, and none changes a record."""
+    """Run one trace command. None of them needs the daemon, and none changes a record (prune moves whole sessions)."""
     try:
         return _run(name, parsed, world)
     except (FileNotFoundError, NotADirectoryError) as problem:
@@ -30,6 +30,20 @@ def run(name: str, parsed: Parsed, world: World) -> int:
 def _run(name: str, parsed: Parsed, world: World) -> int:
     if name == "trace ls":
         return _ls(parsed, world)
+    if name == "trace status":
+        from agentctl.commands import trace_status
+
+        return trace_status.run(parsed, world)
+    if name == "trace tail":
+        from agentctl.commands import trace_tail
+
+        typed = parsed.operands[0] if parsed.operands else "last"
+        awaited = "/" in typed and parsed.has("follow")  # it may appear yet
+        return trace_tail.run(Path(world.cwd, typed) if awaited else find(typed, world), parsed, world)
+    if name in ("trace prune", "trace pin", "trace unpin", "trace undelete"):
+        from agentctl.commands import trace_retention
+
+        return trace_retention.run(name, parsed, world)
     if name == "trace verify" and parsed.has("all"):
         from agentctl.commands import trace_verify
 

@@ -1,0 +1,351 @@
+"""Follows a session's files as they grow: records as soon as their lines are whole, notes in their places. Read-only.
+
+Polling, not inotify: it works on every file system, needs no descriptor per file and survives whatever happens to the
+directory. A segment is left only when a higher number was there before its end was read, since a writer never appends to
+an older one. What is shown live is not sealed yet; `reader.verify` judges afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from tracewriter import lock
+from tracewriter.chain import Chain, Item
+from tracewriter.config import MAX_FRAME, MIB
+from tracewriter.events import (
+    SessionRecordFinished,
+    SessionRecordStarted,
+    TraceDropObserved,
+    event_of,
+    name_of_class,
+)
+from tracewriter.findings import Found, Note
+from tracewriter.reader import quick_manifest
+from tracewriter.scan import Line, open_plain, parse_header, parse_record
+from tracewriter.segment import Header, segment_name, segment_number
+
+_CHUNK: Final = MIB
+_LONGEST_LINE: Final = 2 * MAX_FRAME  # no writer of ours makes longer ones
+_BACK: Final = 256 * 1024  # a stored line is shorter
+_LOCK_EVERY: Final = 10  # polls that found nothing, between two looks at the lock: a look is a lock of its own
+_CURSOR: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})\Z")
+_SEQ: Final = re.compile(r"[0-9]{1,18}\Z")
+_STARTED: Final = name_of_class(SessionRecordStarted)
+_FINISHED: Final = name_of_class(SessionRecordFinished)
+_DROP: Final = name_of_class(TraceDropObserved)
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Cursor(Struct, frozen=True):
+    """Where to go on. With a segment: at that byte of it. Without: after the record of that seq; seq 0 is the beginning."""
+
+    segment: int = 0
+    offset: int = 0
+    seq: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.offset}" if self.segment else str(self.seq)
+
+
+def parse_cursor(text: str) -> Cursor:
+    """`segment:offset`, as a Follower gives it, or a seq. Raises ValueError."""
+    place = _CURSOR.match(text)
+    if place:
+        return Cursor(int(place[1]), int(place[2]))
+    if _SEQ.match(text):
+        return Cursor(seq=int(text))
+    raise ValueError(f"{text[:40]!r} is no cursor: it is a record's number, or segment:offset as tail tells it")
+
+
+def before_last(directory: Path, count: int) -> Cursor:
+    """The cursor after which the last `count` records come. Constant time."""
+    try:
+        dir_fd = os.open(directory, _DIRECTORY)
+    except OSError:
+        return Cursor()
+    try:
+        numbers = _numbers(dir_fd)
+        last = quick_manifest(dir_fd, directory.name, numbers).last if numbers else 0
+    finally:
+        os.close(dir_fd)
+    return Cursor(seq=max(0, last - count))
+
+
+class Follower:
+    """One session, from a cursor on. Constant memory; the directory need not be there yet. Close it."""
+
+    def __init__(self, directory: Path, since: Cursor = Cursor()) -> None:  # noqa: B008 - frozen
+        self._path = directory
+        self._since = since
+        self._dir_fd = -1
+        self._fd = -1
+        self._number = 0
+        self._at = 0  # the next byte of the segment that was not read as part of a whole line
+        self._chain = Chain(directory.name)
+        self._skip_to = since.seq
+        self._open_life = False
+        self._idle = 0
+        self._told_missing = False
+        self._pending: list[Note] = []
+        self.cursor = since
+        self.finished = False  # the last record shown ended the recording in order
+        self.gone = False  # the directory was moved or removed: nothing will come any more
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the descriptors go."""
+        for fd in (self._fd, self._dir_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._dir_fd = -1
+
+    def poll(self) -> Iterator[Item]:
+        """Everything that is whole now and was not given yet. Gives nothing when nothing is new; never raises for the files."""
+        if self.gone or not self._open_directory():
+            return
+        yield from self._pending
+        self._pending.clear()
+        before = self.cursor
+        while True:
+            numbers = _numbers(self._dir_fd)  # before reading: see the module
+            yield from self._read_on()
+            higher = [number for number in numbers if number > self._number]
+            if not higher:
+                break
+            yield from self._leave(higher[0])
+        self._idle = self._idle + 1 if self.cursor == before else 0
+        yield from self._watch()
+
+    def end(self) -> Iterator[Item]:
+        """Nothing more is awaited: what was still held back, and how the recording stands."""
+        if self._dir_fd < 0:
+            return
+        yield from self._take([self._rest()] if self._fd >= 0 and self._rest().data else [])
+        yield from self._pass_on(self._chain.finish())
+        if self._open_life and not self._told_missing:
+            yield self._active() if self._held() else self._end_missing("the recording")
+
+    # --- where
+
+    def _open_directory(self) -> bool:
+        if self._dir_fd >= 0:
+            return True
+        try:
+            self._dir_fd = os.open(self._path, _DIRECTORY)
+        except OSError:
+            return False
+        self._start()
+        return True
+
+    def _start(self) -> None:
+        """Find the segment that the cursor is in."""
+        since = self._since
+        if since.segment:
+            self._number, self._at = since.segment, since.offset
+            self._chain = Chain(self._path.name, start=None)
+            problem = self._open_segment()
+            if problem is None:
+                self._look_back()
+            else:
+                text = f"segment {since.segment}, where reading was to go on, cannot be opened: {problem.strerror}"
+                self._pending.append(Note("missing", text, since.segment))
+            return
+        for number in reversed(_numbers(self._dir_fd)) if since.seq else []:
+            header = self._header(number)
+            if header is not None and header.after <= since.seq:
+                self._number = number
+                self._chain = Chain(self._path.name, start=header.after)
+                self._open_segment()
+                return
+
+    def _look_back(self) -> None:
+        """What stands just before the cursor: the record to go on from. A cursor inside a line goes to the next one."""
+        try:
+            before = os.pread(self._fd, min(self._at, _BACK), max(0, self._at - _BACK))
+            if before and not before.endswith(b"\n"):
+                self._at += os.pread(self._fd, _LONGEST_LINE, self._at).find(b"\n") + 1
+                return
+        except OSError:
+            return
+        parsed = parse_record(before[:-1].rpartition(b"\n")[2])
+        if parsed is not None:
+            self._chain = Chain(self._path.name, start=parsed[1])
+            self.finished = parsed[0].event == _FINISHED
+            self._open_life = not self.finished
+
+    def _header(self, number: int) -> Header | None:
+        try:
+            fd = open_plain(segment_name(number), self._dir_fd)
+        except OSError:
+            return None
+        try:
+            return parse_header(os.pread(fd, 4096, 0).partition(b"\n")[0])
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _open_segment(self) -> OSError | None:
+        try:
+            self._fd = open_plain(segment_name(self._number), self._dir_fd)
+        except OSError as exc:
+            return exc
+        return None
+
+    def _leave(self, number: int) -> Iterator[Item]:
+        """Go to a higher segment; what is unfinished in the one before stays unfinished."""
+        if self._fd >= 0:
+            rest = self._rest()
+            if rest.data:
+                yield from self._take([rest])
+            os.close(self._fd)
+            self._fd = -1
+        for missing in range(self._number + 1, number) if self._number else ():
+            yield Note("missing", f"segment {missing} is missing", missing)
+        self._number, self._at = number, 0
+        problem = self._open_segment()
+        if problem is not None:
+            yield Note("foreign", f"segment {number} cannot be opened: {problem.strerror}", number)
+
+    # --- reading
+
+    def _read_on(self) -> Iterator[Item]:
+        """The whole lines from here to the end of the segment, chunk by chunk."""
+        if self._fd < 0:
+            return
+        try:
+            yield from self._shrunk()
+            while data := self._chunk():
+                end = data.rfind(b"\n") + 1
+                if not end:
+                    if len(data) <= _LONGEST_LINE:
+                        return
+                    text = f"segment {self._number}: {len(data)} bytes without a line end"
+                    yield Note("damaged", text, self._number, self._at, len(data))
+                    end = len(data)
+                    self._at += end
+                    continue
+                start, self._at = self._at, self._at + end
+                yield from self._take(_lines(data[:end], self._number, start))
+        except OSError as exc:
+            os.close(self._fd)
+            self._fd = -1
+            yield Note("damaged", f"segment {self._number} cannot be read: {exc.strerror}", self._number)
+
+    def _chunk(self) -> bytes:
+        """The next bytes; more of them when a chunk holds no whole line."""
+        data = os.pread(self._fd, _CHUNK, self._at)
+        while data and b"\n" not in data and len(data) <= _LONGEST_LINE:
+            more = os.pread(self._fd, _CHUNK, self._at + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def _shrunk(self) -> Iterator[Note]:
+        """Lines were taken back: a writer does so when it could not make them durable, and writes them again elsewhere."""
+        size = os.fstat(self._fd).st_size
+        if size < self._at:
+            missing = self._at - size
+            text = f"segment {self._number}: its last {missing} bytes, which were there, have been taken back"
+            yield Note("lost", text, self._number, size, missing)
+            self._at = size
+            self._chain = Chain(self._path.name, start=None)
+
+    def _rest(self) -> Line:
+        """What stands after the last whole line."""
+        try:
+            data = os.pread(self._fd, _LONGEST_LINE, self._at)
+        except OSError:
+            data = b""
+        return Line(self._number, self._at, data, "unsealed", whole=False)
+
+    def _take(self, lines: Iterable[Line]) -> Iterator[Item]:
+        yield from self._pass_on(self._chain.feed(_with_header(lines)))
+
+    def _pass_on(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            if isinstance(item, Note):
+                yield item
+                continue
+            name = item.record.event
+            wanted = item.end > self._skip_to
+            if name == _STARTED and self._open_life and wanted and not self._told_missing:
+                yield self._end_missing("an earlier recording", item.record.seq - 1)
+            self._open_life, self.finished = name != _FINISHED, name == _FINISHED
+            self._told_missing = False
+            self.cursor = Cursor(item.segment, item.offset + len(item.line) + 1)
+            if wanted:
+                yield item
+                if name == _DROP:
+                    yield _dropped(item)
+
+    # --- who records
+
+    def _watch(self) -> Iterator[Note]:
+        """Tell once when nobody records any more, and when the directory is not where it was."""
+        if self._idle % _LOCK_EVERY:
+            return
+        try:
+            moved = not os.path.samestat(os.stat(self._path), os.fstat(self._dir_fd))
+        except OSError:
+            moved = True
+        if moved:
+            self.gone = True
+            yield Note("missing", "the session's directory is not there any more: it was moved or removed")
+        elif self._idle and self._open_life and not self._told_missing and not self._held():
+            self._told_missing = True
+            yield self._end_missing("the recording")
+
+    def _held(self) -> bool:
+        return lock.is_held(f"/proc/self/fd/{self._dir_fd}/{lock.LOCK_NAME}")
+
+    def _active(self) -> Note:
+        return Note("active", f"the session is being recorded; {self._chain.end} records so far", last=self._chain.end)
+
+    def _end_missing(self, what: str, last: int = 0) -> Note:
+        last = last or self._chain.end
+        text = f"end missing: {what} was not closed in order; unknown after seq {last}"
+        return Note("end_missing", text, last=last)
+
+
+def _numbers(dir_fd: int) -> list[int]:
+    """The numbers of the segments that are there, ascending."""
+    try:
+        found = [parsed for parsed in map(segment_number, os.listdir(dir_fd)) if parsed]
+    except OSError:
+        return []
+    return sorted(number for number, kind in found if kind == "jsonl")
+
+
+def _lines(data: bytes, number: int, start: int) -> Iterator[Line]:
+    for text in data.split(b"\n")[:-1]:
+        yield Line(number, start, text, "unsealed")
+        start += len(text) + 1
+
+
+def _with_header(lines: Iterable[Line]) -> Iterator[Header | Line]:
+    for line in lines:
+        header = parse_header(line.data) if line.offset == 0 else None
+        if header is not None:
+            yield header
+        yield line
+
+
+def _dropped(found: Found) -> Note:
+    event = event_of(found.record.event, found.record.data)
+    reason = event.reason if isinstance(event, TraceDropObserved) else "unknown"
+    count = found.end - found.record.seq + 1
+    text = f"seq {found.record.seq} to {found.end} were not recorded: {count} dropped ({reason})"
+    return Note("dropped", text, found.segment, found.offset, None, found.record.seq, found.end)
