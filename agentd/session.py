@@ -211,6 +211,7 @@ class Session:
             raise Refusal(
                 "too_big", f"the prompt is over {MAX_PROMPT_CHARS:,} characters", "put the text in a file instead"
             )
+        self._save_failed = False  # told again with each prompt: whoever sends it need not have been here the last time
         queued = _Queued(self._services.ids.op(), text)
         ahead = len(self._queue) + (1 if self._run is not None else 0)
         self._queue.append(queued)

@@ -189,12 +189,12 @@ async def test_too_many_and_too_long_prompts_are_refused(tmp_path: Path) -> None
             await w.session.prompt("x" * 5_000_000)
 
 
-async def test_a_store_that_cannot_be_written_is_said_once_and_the_runs_go_on(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_written_is_said_once_a_prompt_and_the_runs_go_on(tmp_path: Path) -> None:
     async with world(tmp_path, ScriptedProvider(say("one"), say("two")), database="missing/s.db") as w:
         await w.session.prompt("a")
         await w.session.prompt("b")
         assert [end.outcome for end in await w.until(2)] == ["completed", "completed"]
-        assert w.trace.names().count("session.save.failed") == 1
+        assert w.trace.names().count("session.save.failed") == 2
 
 
 async def test_closing_ends_the_run_as_cancelled_then_the_recording_then_the_connections(tmp_path: Path) -> None:

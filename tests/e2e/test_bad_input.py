@@ -203,6 +203,25 @@ def test_a_socket_path_that_is_too_long_for_the_kernel_works() -> None:
         assert (len(home.writers()), home.logs()) == (1, "")
 
 
+def test_a_store_that_cannot_be_used_is_told_and_the_run_goes_on(home: Home) -> None:
+    home.root.mkdir()
+    store = home.root / "sessions.db"
+    store.write_text("no database\n" * 1_000)
+    with Model(lambda asked: stream(text("hello"))) as model:
+        for words in (("one",), ("-c", "two"), ("three",)):
+            done = home.ask(model.url, *words).ok()
+            assert done.out == "hello\n"
+            assert "not saved: " in done.err
+            assert "sessions.db: file is not a database" in done.err
+        assert len(model.asked[1].body["messages"]) == 4  # the conversation goes on in memory
+        assert store.read_text().startswith("no database")  # what is there may be somebody's: it is left alone
+        store.unlink()
+        assert "not saved" not in home.ask(model.url, "four").ok().err
+    for path in home.traces():
+        home.sound(path)
+    assert "Traceback" not in home.logs()
+
+
 READ_ONLY: Final = 'mount --bind "$AGENTD_HOME" "$AGENTD_HOME" && mount -o remount,ro,bind "$AGENTD_HOME" && exec "$@"'
 
 
