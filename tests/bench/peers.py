@@ -25,6 +25,7 @@ from tests.bench.recorder import SIZES, Writer, batches, end_to_end, event_of_si
 PINO = """
 const pino = require('pino'); const [path, count, text] = [process.argv[2], +process.argv[3], process.argv[4]];
 const transport = pino.transport({target: 'pino/file', options: {destination: path}});
+const alive = setInterval(() => {}, 1000);
 const logger = pino(transport); const start = process.hrtime.bigint();
 let n = 0;
 function some() {
@@ -32,7 +33,7 @@ function some() {
     logger.info({seq: n, event: 'tool.call.finished', data: {id: 'call_1', name: 'read_file', output: text, is_error: false}});
   if (n < count) setImmediate(some); else transport.end();
 }
-transport.on('close', () => console.log(Number(process.hrtime.bigint() - start) / 1e9));
+transport.on('close', () => { clearInterval(alive); console.log(Number(process.hrtime.bigint() - start) / 1e9); });
 some();
 """
 
@@ -53,10 +54,12 @@ def pino(modules: Path | None, home: Path, text: str, count: int) -> float | Non
     """Events per second of pino with its worker transport."""
     if modules is None or shutil.which("node") is None:
         return None
-    command = ["node", "-e", PINO, "-", str(home / "pino"), str(count), text]
+    command = ["node", "-e", PINO, "-", str(home / "pino.log"), str(count), text]
     env = {**os.environ, "NODE_PATH": str(modules)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env, check=False)
-    return count / float(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+    if done.returncode or not done.stdout.strip():
+        raise SystemExit(f"pino failed: {done.stderr[-500:]}")
+    return count / float(done.stdout)
 
 
 def s6_log(home: Path, work: list[tuple[int, int, bytes]]) -> float | None:
