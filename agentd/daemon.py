@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import importlib
 import logging
@@ -96,7 +97,7 @@ class Daemon:
         self._traces = paths.traces_dir(parts.env)
         self._life = parts.ids.op()
         self._stop = asyncio.Event()
-        self._when_idle = False
+        self._when_idle = asyncio.Event()
         self._lock: InstanceLock | None = None
         self._listener: Listener | None = None
         self._api: DaemonApi | None = None
@@ -121,7 +122,7 @@ class Daemon:
         if self._api is not None:
             self._api.stopping = True
         if when_idle:
-            self._when_idle = True
+            self._when_idle.set()
         else:
             self._stop.set()
 
@@ -210,10 +211,14 @@ class Daemon:
 
     async def _housekeeping(self, registry: Registry) -> None:
         while True:
-            await asyncio.sleep(0.2 if self._when_idle else IDLE_CHECK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_CHECK_S):
+                    await self._when_idle.wait()
             await registry.close_idle()
-            if self._when_idle and not registry.busy:
-                self._stop.set()
+            if self._when_idle.is_set():
+                if not registry.busy:
+                    self._stop.set()
+                await asyncio.sleep(0.2)
 
     async def _watchdog(self) -> None:
         period_s = systemd.watchdog_s()

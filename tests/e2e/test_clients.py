@@ -181,3 +181,12 @@ def test_stop_when_idle_lets_the_run_end(home: Home) -> None:
         assert finish(asking).ok().out == "half, whole\n"
         assert finish(refused).ok().out == "half, whole\n"  # by the next daemon
     assert [of("run.execute.finished", records(path))[0]["outcome"] for path in home.traces()] == ["completed"] * 2
+
+
+def test_stop_when_idle_of_an_idle_daemon_is_at_once(home: Home) -> None:
+    with Model(turns(text("hi"))) as model:
+        home.ask(model.url, "go").ok()
+    stopped = home.ctl("stop", "--when-idle", "--json").ok().json()
+    assert stopped == {"was_running": True, "stopped": True}
+    assert home.daemons() == []
+    assert records(home.trace())[-1]["event"] == "session.record.finished"
