@@ -271,6 +271,11 @@ def test_the_size_is_what_du_says(root: Path, traces: Traces) -> None:
 # --- hostile trees
 
 
+def _plant_payload(directory: Path, target: Path) -> None:
+    (directory / "payloads").mkdir()
+    (directory / "payloads" / "x").symlink_to(target)
+
+
 def test_links_fifos_and_odd_names_touch_nothing_outside(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -293,7 +298,7 @@ def test_links_fifos_and_odd_names_touch_nothing_outside(root: Path, tmp_path: P
         "foreign-file": lambda d: (d / "notes.txt").write_text("mine"),
         "foreign-dir": lambda d: (d / "git" / "objects").mkdir(parents=True),
         "payload-dir": lambda d: (d / "payloads" / "sub").mkdir(parents=True),
-        "linked-payload": lambda d: ((d / "payloads").mkdir(), (d / "payloads" / "x").symlink_to(canary)),
+        "linked-payload": lambda d: _plant_payload(d, canary),
     }
     for name, plant in within.items():
         plant(make(root, name, 100))
