@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from agentd import __version__
-from agentd.errors import ConfigError, StartError
+from agentd.errors import AlreadyRuns, ConfigError, StartError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -68,7 +68,7 @@ def _explained(command: Callable[[], None]) -> int:
     except StartError as exc:
         # One line: a client that started us shows the last line of the log.
         print(f"agentd: {exc}" + (f" ({exc.hint})" if exc.hint else ""), file=sys.stderr)
-        return 2 if isinstance(exc, ConfigError) else 1
+        return 2 if isinstance(exc, ConfigError) else 3 if isinstance(exc, AlreadyRuns) else 1
     except KeyboardInterrupt:
         return 130
     return 0

@@ -23,6 +23,10 @@ class StartError(AgentdError):
     """The daemon cannot start."""
 
 
+class AlreadyRuns(StartError):
+    """Another daemon serves this runtime directory, or is just ending: whoever wants one may ask again."""
+
+
 class ConfigError(StartError):
     """The configuration cannot be used."""
 

@@ -15,7 +15,7 @@ import socket
 import stat
 from typing import Final
 
-from agentd.errors import StartError
+from agentd.errors import AlreadyRuns, StartError
 from agentd.paths import address, private_dir
 
 BACKLOG: Final = 128
@@ -32,7 +32,7 @@ class InstanceLock:
             private_dir(os.path.dirname(path))
             self._fd = _locked(path)
         except BlockingIOError as exc:
-            raise StartError(
+            raise AlreadyRuns(
                 f"another agentd runs already ({path} is locked)", "use it, or end it with `agentctl stop`"
             ) from exc
         except OSError as exc:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agentctl.connection import Connection, Stopping, connect, greet
-from agentctl.errors import USAGE, DaemonGone, NoDaemon
+from agentctl.errors import DaemonGone, NoDaemon
 from agentd.paths import agentd_socket, private_dir, runtime_dir
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ READY_S: Final = 20.0
 # When the one started here died, another client's may be about to answer; when none does, the lock may have been held by
 # a daemon that was just ending, so it is tried again.
 OTHERS_S: Final = 0.7
+ALREADY_RUNS: Final = 3  # agentd's exit code when another one serves, or is just ending: worth another try
 MAX_STARTS: Final = 3  # but one that says its configuration is wrong would only say so again
 MAX_LOG_BYTES: Final = 1024 * 1024
 _SECRET_WORDS: Final = frozenset(
@@ -76,7 +77,9 @@ def open_daemon(
                 child, starts, died_at = (start or start_agentd)(env), starts + 1, 0.0
             elif child.exit_code() is not None and not died_at:
                 died_at = now
-            elif now >= deadline or (_gave_up(died_at, now) and (starts == MAX_STARTS or child.exit_code() == USAGE)):
+            elif now >= deadline or (
+                _gave_up(died_at, now) and (starts == MAX_STARTS or child.exit_code() != ALREADY_RUNS)
+            ):
                 raise _not_started(child, env)
             elif _gave_up(died_at, now):
                 child = None

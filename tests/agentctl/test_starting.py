@@ -82,36 +82,28 @@ def test_losing_the_race_against_another_client_is_no_failure(env: Env) -> None:
         pass
 
 
-def test_a_daemon_that_dies_each_time_is_told_with_its_last_words(env: Env) -> None:
-    starts = []
+class Failing(Dead):
+    """Ends with a given code, saying why."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+
+@pytest.mark.parametrize(("code", "starts"), [(1, 1), (2, 1), (7, 1), (starting.ALREADY_RUNS, starting.MAX_STARTS)])
+def test_only_a_daemon_that_met_another_one_is_started_again(env: Env, code: int, starts: int) -> None:
+    started: list[Mapping[str, str]] = []
 
     def start(env: Mapping[str, str]) -> Dead:
-        starts.append(env)
-        return Dead()
+        started.append(env)
+        return Failing(code)
 
-    with pytest.raises(NoDaemon, match="ended with exit code 7: the state directory is not writable") as problem:
+    with pytest.raises(NoDaemon, match=f"ended with exit code {code}: the state directory is not writable") as problem:
         open_daemon(env, start)
     assert log_file(env) in problem.value.hint
-    assert len(starts) == starting.MAX_STARTS
-
-
-def test_a_wrong_configuration_is_not_tried_again(env: Env) -> None:
-    starts = []
-
-    class Wrong(Dead):
-        def exit_code(self) -> int | None:
-            return 2
-
-        def last_words(self) -> str:
-            return "agentd: config.toml: no such setting"
-
-    def start(env: Mapping[str, str]) -> Wrong:
-        starts.append(env)
-        return Wrong()
-
-    with pytest.raises(NoDaemon, match=r"exit code 2: config\.toml: no such setting"):
-        open_daemon(env, start)
-    assert len(starts) == 1
+    assert len(started) == starts
 
 
 def test_what_belongs_to_one_shell_is_not_inherited(env: Env) -> None:

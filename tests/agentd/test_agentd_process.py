@@ -94,7 +94,7 @@ def test_a_second_one_is_refused_in_one_line_and_the_first_one_serves_on(home: P
     env = environment(home)
     with daemon(env) as process:
         second = command("serve", env=env)
-        assert second.returncode == 1
+        assert second.returncode == 3
         assert "another agentd runs already" in second.stderr
         assert second.stderr.count("\n") == 1
         with connect(env) as sock:
