@@ -48,6 +48,7 @@ _LOG_MAX: Final = 4 * 1024 * 1024
 _ROUNDS: Final = 3  # plans of one sweep: what would not go is left alone, and the next oldest take its place
 _SETTLED_S: Final = 60.0  # an empty workspace directory younger than this may be somebody's who is about to record
 _MANIFEST_SLACK_S: Final = 60.0  # the manifest's time is that of closing: never before the last record
+_ODD_MAX: Final = 100
 _SUMMARY_MAX: Final = 1000
 
 
@@ -72,11 +73,15 @@ class Skipped(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What a sweep did, what it left alone with the reason, and what had been decided first."""
+    """What a sweep did, what it left alone with the reason, and what had been decided first.
+
+    skipped: would have gone, and would not go. odd: is never taken; at most 100 of them.
+    """
 
     deeds: tuple[Deed, ...]
     skipped: tuple[Skipped, ...]
     plan: Plan
+    odd: tuple[Skipped, ...] = ()
 
     def summary(self) -> str:
         """One line, bounded."""
@@ -84,8 +89,9 @@ class Report(Struct, frozen=True):
         text = f"{moved} moved to the trash, {len(self.deeds) - moved} removed from it"
         if self.plan.over:
             text += f", {self.plan.over} bytes over the budget"
-        if self.skipped:
-            text += "; left alone: " + "; ".join(f"{one.name}: {one.reason}" for one in self.skipped[:5])
+        alone = (*self.skipped, *self.odd)
+        if alone:
+            text += "; left alone: " + "; ".join(f"{one.name}: {one.reason}" for one in alone[:5])
         return text[:_SUMMARY_MAX]
 
 
@@ -118,6 +124,7 @@ class Traces:
         """One sweep: scan, decide, do. Raises RetentionHeld when nothing may be deleted here now."""
         self._check()
         candidates, trash = self.scan()
+        odd = tuple(Skipped(c.session, c.workspace, c.doubt) for c in candidates if c.doubt)[:_ODD_MAX]
         first = decided = plan(candidates, trash, policy, now, clock_trusted=clock_trusted)
         deeds: list[Deed] = []
         skipped: list[Skipped] = []
@@ -131,7 +138,7 @@ class Traces:
             moved = sum(deed.action == "moved" for deed in deeds)
             decided = plan(candidates, trash, policy, now, clock_trusted=clock_trusted, moved=moved)
         self._tidy_workspaces()
-        return Report(tuple(deeds), tuple(skipped), first)
+        return Report(tuple(deeds), tuple(skipped), first, odd)
 
     def sweep(self, decided: Plan) -> Report:
         """Do what was decided. What has changed since (a session in use again, pinned, gone) is left alone."""

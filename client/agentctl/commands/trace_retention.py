@@ -116,7 +116,7 @@ def _show_report(report: Report, policy: Policy, parsed: Parsed, world: World) -
     for deed in report.deeds:
         done = "moved to the trash    " if deed.action == "moved" else "removed from the trash"
         world.out.line(f"{done}  {deed.session}  {fmt.size(deed.bytes)}: {_WHY.get(deed.reason, deed.reason)}")
-    for one in report.skipped:
+    for one in (*report.skipped, *report.odd):
         world.out.line(f"left alone              {one.name}: {safe_line(one.reason)}", "yellow")
     if not report.deeds:
         world.out.line("nothing was deleted")
