@@ -52,6 +52,7 @@ class Connection:
         self.used_channels = 0  # the highest channel number seen: none is ever used twice
         self.opened_at = now
         self.partial_since: float | None = None
+        self._unread_since: float | None = None  # answers wait, and the peer has taken nothing since
         self.closing = False
 
     def __repr__(self) -> str:
@@ -83,6 +84,12 @@ class Connection:
             return "no hello"
         if self.partial_since is not None and now - self.partial_since > self._limits.half_frame_timeout_s:
             return "half a frame"
+        if not self._out:
+            self._unread_since = None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since > self._limits.unread_timeout_s:
+            return "it does not read its answers"
         return ""
 
     def queue(self, data: bytes) -> None:
@@ -103,6 +110,7 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 return False
             self.unsent -= count
+            self._unread_since = None
             if count < len(data):
                 self._out[0] = data[count:]
                 return False
@@ -129,6 +137,7 @@ def turn_away(sock: socket.socket, message: str) -> None:
     try:
         sock.setblocking(False)
         sock.send(encode(Kind.REFUSED, body=Refused("connections", message, 1000)), socket.MSG_NOSIGNAL)
+        sock.recv(RECEIVE_BYTES)  # its HELLO: closed over unread data, the answer would be lost with ECONNRESET
     except OSError:
         pass
     sock.close()

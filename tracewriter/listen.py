@@ -5,6 +5,7 @@ Paths over 107 bytes (the size of sun_path) go through /proc/self/fd/<directory>
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -85,6 +86,9 @@ def _lock(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as exc:
         os.close(fd)
+        if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            text = f"{lock_path} cannot be locked: {exc.strerror}; choose a socket path on a local file system"
+            raise StartError(text) from exc
         raise StartError(f"another tracewriter serves {path}") from exc
     return fd
 

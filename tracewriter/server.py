@@ -88,6 +88,8 @@ class Server:
     def run(self, stop: Callable[[], bool]) -> None:
         """Serve until `stop()` is true or nobody has been there for `idle_exit_s`, then drain and close."""
         self._listener.setblocking(False)
+        if not self.background.threaded:
+            self._log("no thread can be had (a process limit): syncs and digests hold up the loop")
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._epoll.register(self.background.wake_fd, select.EPOLLIN)
         while not stop() and not self._idle_too_long():
@@ -245,7 +247,9 @@ class Server:
         connection.used_channels = frame.channel
         request = decode_body(frame.body, Open)
         if len(self._opens) >= self._limits.sessions:
-            raise ProtocolError("too many OPEN frames at once")
+            problem = SessionUnavailable("limit", "too many sessions wait to be opened", 5000)
+            self._queue(connection, refused(frame.channel, problem))
+            return
         self._opens.append((connection, frame.channel, request))
 
     def _serve_open(self, connection: Connection, channel: int, request: Open) -> None:

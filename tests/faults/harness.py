@@ -184,6 +184,10 @@ class Recorder:
     def ask(self, command: str, timeout_s: float = START_S) -> Report:
         """Give a command and wait for its reply."""
         self.tell(command)
+        return self.reply(command, timeout_s)
+
+    def reply(self, command: str, timeout_s: float = START_S) -> Report:
+        """The reply to a command given by `tell`."""
         found: list[Report] = []
 
         def answered() -> bool:
@@ -226,6 +230,12 @@ class Recorder:
         report = self.close()
         assert report.raised == 0
         return report
+
+    def settle_later(self, started_after: int) -> Report:
+        """The same for a session whose numbers go on after another life's."""
+        still = self.ask("pace 0").sessions["s1"]
+        self.wait_acked(started_after + still.emitted)
+        return self.settle_some()
 
     def kill(self) -> Report:
         """SIGKILL; the last it told."""

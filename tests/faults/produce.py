@@ -33,6 +33,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     resumed: bool = False
     first: int = 1
     content: str = ""
+    uid: int = 0  # become this user first
     report_s: float = 0.02
 
 
@@ -180,6 +181,10 @@ class Run:
 
 
 async def main(plan: Plan) -> None:
+    if plan.uid:
+        os.setgroups([])
+        os.setgid(plan.uid)
+        os.setuid(plan.uid)
     run = Run(plan)
     run.open()
     if plan.content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -127,6 +128,7 @@ def _unsuspicious(fd: int) -> os.stat_result:
 PLANTS: dict[str, type[RealDisk]] = {
     "": RealDisk,
     "ack_first": AckFirst,
+    "no_threads": RealDisk,
     "flip": Flip,
     "swallow": Swallow,
     "twice": Twice,
@@ -134,7 +136,17 @@ PLANTS: dict[str, type[RealDisk]] = {
 }
 
 
+def _without_threads() -> None:
+    """Another user (a limit binds nobody else) who may have no second process or thread."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+
+
 def main(setup: Setup) -> None:
+    if setup.plant == "no_threads":
+        _without_threads()
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: stopping.append(signum))
