@@ -31,6 +31,11 @@ class Sweeper:
         self._child: subprocess.Popen[bytes] | None = None
         self.state = "no sweep yet"
 
+    @property
+    def running(self) -> bool:
+        """A sweep is on its way, or its end was not noticed yet."""
+        return self._child is not None
+
     def tick(self) -> None:
         """Start a sweep when one is due, take note of one that has ended. Never waits."""
         now = self._clock.monotonic()

@@ -32,7 +32,7 @@ def content(session: str, at: datetime, size: int = 0, seq: int = 1) -> bytes:
     )
     record = (
         f'{{"seq":{seq},"ts":"{stamp}","event":"prompt.queue.observed","session":"{session}",'
-        f'"data":{{"change":"added","prompt":"p","text":"{"x" * size}"}}}}\n'
+        f'"data":{{"change":"added","prompt":"0","text":"{"x" * size}"}}}}\n'
     )
     return (header + record).encode()
 
