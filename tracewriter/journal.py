@@ -119,7 +119,8 @@ class Journal:
             if kind == "jsonl":
                 self._older_bytes += self._size(segment_name(number))
         on_disk, life = newest_end(self._dir_fd, numbers, self.key.session, producer)
-        if producer.last > 0 and life not in ("", producer.life):
+        # what this life gave out may never have got here: only records beyond what it knows of show that another went on
+        if producer.last > 0 and life not in ("", producer.life) and on_disk > producer.acked:
             raise SessionUnavailable("taken", "another process went on with this session")
         self.last = max(on_disk, producer.acked)
         self._lost = producer.acked if producer.acked > on_disk else 0

@@ -138,6 +138,7 @@ class Outbox:
         self._held_over = 0
         self.limited = False
         self.stopped = ""  # why nothing is recorded any more
+        self._closing = False
         self._fast = not resumed
         self._now = clock.now
         self._unnumbered = 0  # events that never got a seq: the recording was stopped, or failed inside
@@ -193,9 +194,10 @@ class Outbox:
             del batch[mark:]
             self._slow(event, ts, run, op, parent)
             return
+        broken = batch.find(b"\n", mark) >= 0  # a Raw of several lines: the writer would refuse its whole frame
         batch += b"\n"
         size = len(batch)
-        if size - mark > MAX_LINE:
+        if broken or size - mark > MAX_LINE:
             del batch[mark:]
             self._slow(event, ts, run, op, parent)
             return
@@ -236,7 +238,7 @@ class Outbox:
             self._count(self._stop_code(), 1)
         elif self._held is not None:
             self._hold(Held(event, ts, run, op, parent))
-        elif self._budget.full and self.own_bytes >= SESSION_RESERVE:
+        elif self._budget.full and self.own_bytes >= SESSION_RESERVE and type(event) is not SessionRecordFinished:
             self._drop("buffer_full")
         elif self.limited and type(event) not in _ALWAYS:
             self._drop("limit")
@@ -350,6 +352,7 @@ class Outbox:
                 self.record(item.event, ts=item.ts, run=item.run, op=item.op, parent=item.parent)
             for _ in range(over):
                 self._drop("buffer_full")
+            self._close_drop()  # the next record has a number of its own
             return True
         if next_seq > self.last + 1:
             return False
@@ -387,11 +390,14 @@ class Outbox:
             if frame.kind is Kind.EVENTS and frame.end > last:
                 rest = b"".join(line for seq, line in _lines(frame) if seq > last)
                 out.append(OutFrame(Kind.EVENTS, last + 1, frame.end - last, rest))
-        self._count(code, count)
-        self._replace(out if put else [*out, self._drop_frame(first, last, code)])
+        self._replace(out if put else [*out, self._drop_frame(first, last, code)], code)
 
     def _reach_limit(self, first: int) -> None:
-        """The session is as large as it may get: what waits becomes drop records, but for ends and failures."""
+        """The session is as large as it may get: what waits becomes drop records, but for ends and failures. When not even a
+        drop record fits, nothing more is recorded: sent again for ever, it would be refused for ever."""
+        if self.frames and self.frames[0].kind is Kind.DROP:
+            self.stop("limit: the session's recording is as large as it may get")
+            return
         again, self.limited, self._fast = self.limited, True, False
         self.cut()
         out: list[OutFrame] = []
@@ -409,23 +415,28 @@ class Outbox:
                     start = seq + 1
         if end >= start:
             out.append(self._drop_frame(start, end, "limit"))
-        self._count("limit", sum(frame.count for frame in out if frame.kind is Kind.DROP))
-        self._replace(out)
-        if not again:
+        self._replace(out, "limit")
+        if not again and not self._closing:  # after a session's last record comes no other
             size = sum(len(frame.body) for frame in out)
             self.record(TraceLimitObserved("session_bytes", size))
 
-    def _replace(self, frames: list[OutFrame]) -> None:
+    def _replace(self, frames: list[OutFrame], code: str) -> None:
+        """Other frames instead of those that wait; what drop records stand for in addition is counted."""
+        now, before = (sum(f.count for f in each if f.kind is Kind.DROP) for each in (frames, self.frames))
+        self._count(code, max(0, now - before))
         self._grow(sum(len(f.body) for f in frames) - sum(len(f.body) for f in self.frames))
         self.frames = deque(frames)
 
     def prepare_close(self) -> None:
         """Everything that is known becomes frames: the open batch and the open drop range."""
+        self._closing = True
         self._close_drop()
         self.cut()
 
     def stop(self, reason: str) -> None:
-        """Record nothing more of this session; what waits is counted as not recorded."""
+        """Record nothing more of this session; what waits is counted as not recorded. The first reason stays."""
+        if self.stopped:
+            return
         held = (len(self._held) + self._held_over) if self._held is not None else 0
         self.stopped, self._fast, self._held, self._held_over = reason, False, None, 0
         counted = sum(frame.count for frame in self.frames if frame.kind is Kind.DROP)

@@ -86,6 +86,7 @@ class Producer:
         self.flushed = 0  # the newest token that came back
         self.flush_problem = ""
         self.ready = False  # WELCOME has come on this connection
+        self.turned_away = ""  # why the writer takes no more connections, if it said so
         self._control: list[bytes] = []
         self.writer_status: Status | None = None
 
@@ -155,6 +156,7 @@ class Producer:
     def connected(self) -> bytes:
         """A new connection: its HELLO."""
         self._conn += 1
+        self.turned_away = ""
         self._decoder = FrameDecoder()
         self._numbers = 0
         self._by_number.clear()
@@ -227,6 +229,8 @@ class Producer:
                 self.flushed, self.flush_problem = frame.first, "" if answer.ok else answer.code
             case Kind.STATUS:
                 self.writer_status = decode_body(frame.body, Status)
+            case Kind.REFUSED if frame.channel == 0:
+                self.turned_away = decode_body(frame.body, Refused).message
             case Kind.OPENED | Kind.REFUSED | Kind.ACK | Kind.NACK | Kind.CLOSED:
                 about = self._by_number.get(frame.channel)
                 if about is not None:
@@ -283,7 +287,9 @@ class Producer:
         if frame.count:
             channel.outbox.refuse(frame.first, frame.count, nack.code)
             channel.sent = 0
-            if nack.code == "limit":
+            if channel.outbox.stopped:
+                self._stop(channel, channel.outbox.stopped)
+            elif nack.code == "limit":
                 channel.reason = "limit: the session's recording is as large as it may get"
             return
         channel.sent = 0
