@@ -205,16 +205,22 @@ def safe_str(text: str, repairs: Repairs) -> str:
     return text
 
 
+_CUT_MARK: Final = re.compile(r"…\[cut: ([0-9]{1,15}) characters\]\Z")
+
+
 def cut_text(text: str, limit: int) -> str:
-    """At most about `limit` code points, backed off to white space where one is near, with the original length told."""
+    """At most about `limit` code points, backed off to white space where one is near, with the original length told: the
+    first one, when the text had been cut before."""
     if len(text) <= limit:
         return text
+    before = _CUT_MARK.search(text, len(text) - 64)
+    length = before[1] if before else len(text)
     end = limit
     for at in range(limit, max(limit - _LOOK_BACK, 1), -1):
         if text[at - 1].isspace():
             end = at
             break
-    return f"{text[:end]}…[cut: {len(text)} characters]"
+    return f"{text[:end]}…[cut: {length} characters]"
 
 
 def _shrink(value: JsonValue, limit: int) -> JsonValue:

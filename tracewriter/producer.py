@@ -187,7 +187,8 @@ class Producer:
         self._by_number[channel.number] = channel
         outbox, info = channel.outbox, channel.info
         last = outbox.last if outbox.last > outbox.started_after else 0
-        body = Open(info.session, info.workspace, outbox.acked if last else 0, last, info.capture, info.secrets)
+        meta = {"limited": "1"} if outbox.limited else {}  # from then on the session's reserve is for what it sends
+        body = Open(info.session, info.workspace, outbox.acked if last else 0, last, info.capture, info.secrets, meta)
         self._say(encode(Kind.OPEN, channel=channel.number, body=body))
 
     def _hold_up(self, channel: Channel, reason: str) -> None:
@@ -279,7 +280,9 @@ class Producer:
         further = seq > channel.outbox.acked
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(seq))
         channel.probing, channel.resend_at = False, None
-        if further and channel.reason and not channel.outbox.limited:  # a NACK may follow an ACK that brings nothing new
+        if (
+            further and channel.reason and not channel.outbox.limited
+        ):  # a NACK may follow an ACK that brings nothing new
             self._go_on(channel)
 
     def _nacked(self, channel: Channel, frame: Frame, nack: Nack) -> None:

@@ -48,7 +48,15 @@ class Recording:
     """A session being recorded for one channel of one connection."""
 
     def __init__(
-        self, *, channel: int, journal: Journal, reopen: OpenJournal, redactor: Redactor, limits: Limits, clock: Clock
+        self,
+        *,
+        channel: int,
+        journal: Journal,
+        reopen: OpenJournal,
+        redactor: Redactor,
+        limits: Limits,
+        clock: Clock,
+        limited: bool = False,
     ) -> None:
         self.channel = channel
         self.key = journal.key
@@ -63,7 +71,7 @@ class Recording:
         self._ack_due = False
         self._nacks: list[bytes] = []
         self._busy = False
-        self._limited = False
+        self._limited = limited  # its producer has been told, on this connection or an earlier one
         self.refused: SessionUnavailable | None = None  # for good: it could not be opened again
         self._retry_at = 0.0
         self._backoff_s = limits.retry_first_s

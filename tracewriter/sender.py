@@ -425,7 +425,7 @@ class Sender:
             self._end(f"the connection to the writer was lost: {exc.strerror or exc}")
             return
         if not data:
-            self._end("the writer ended")
+            self._end(self.producer.turned_away or "the writer ended")
             return
         try:
             self.producer.receive(data)

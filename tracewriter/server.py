@@ -282,6 +282,7 @@ class Server:
             journal=journal,
             reopen=partial(self._reopen, key, connection.producer),
             redactor=Redactor(request.secrets),
+            limited="limited" in request.meta,
             limits=self._limits,
             clock=self._clock,
         )

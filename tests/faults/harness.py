@@ -542,7 +542,7 @@ def check(
     assert result.duplicates == 0, told
     assert result.lost <= may_lose, told
     assert result.gaps <= may_lose, told
-    _in_order(directory)
+    _in_order(directory, started_after)
     if closed:
         assert result.closed, f"no session.record.finished at the end | {told}"
         assert result.verdict.emitted == result.last, told
@@ -552,7 +552,7 @@ def check(
     return result
 
 
-def _in_order(directory: Path) -> None:
+def _in_order(directory: Path, new_life_after: int) -> None:
     """Every numbered event is in its place: numbers only go up, and never by more than the seqs in between allow."""
     seq = number = 0
     for item in read(directory):
@@ -561,6 +561,8 @@ def _in_order(directory: Path) -> None:
         event = event_of(item.record.event, item.record.data)
         if isinstance(event, PromptQueueObserved):
             now = int(event.prompt)
+            if seq <= new_life_after < item.record.seq:
+                number = 0
             assert number == 0 or 0 < now - number <= item.record.seq - seq, f"event {now} at seq {item.record.seq}"
             seq, number = item.record.seq, now
 
