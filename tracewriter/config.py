@@ -48,6 +48,4 @@ class Limits(Struct, frozen=True, kw_only=True):
     retry_read_only_s: float = 60.0  # a file system that turned read-only comes back by hand or not at all
     unread_timeout_s: float = 30.0  # a peer that takes none of its answers for so long is closed
     idle_exit_s: float = 0.0  # exit so long after the last producer left; 0: never
-    max_age_days: float = 30.0
-    max_total_bytes: int = GIB
     sweep_interval_s: float = 3600.0
