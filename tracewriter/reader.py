@@ -7,6 +7,7 @@ raises. Segments are the truth; the manifest is only a cache, used for lists. Ve
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ def read(directory: Path) -> Iterator[Found | Note]:
 
 def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
     numbers = segment_numbers(dir_fd)
-    chain = Chain(_recorded_as(dir_fd, numbers) or session)
+    chain = Chain(_recorded_as(dir_fd, numbers, session))
     lives = _Lives()
     for number in numbers:
         for item in chain.feed_blocks(scan_segment(dir_fd, number, blocks=blocks)):
@@ -71,13 +72,18 @@ def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
             yield _end_missing(chain.end, "the recording")
 
 
-def _recorded_as(dir_fd: int, numbers: list[int]) -> str:
-    """The session's id by its first readable header line: the directory may have been renamed."""
+def _recorded_as(dir_fd: int, numbers: list[int], name: str) -> str:
+    """The session's id: the directory's name, unless it was renamed and no segment begins with that id any more."""
+    ids: Counter[str] = Counter()
     for number in numbers:
-        header = parse_header((read_small(segment_name(number), dir_fd, 4096) or b"").partition(b"\n")[0])
-        if header is not None:
-            return header.session
-    return ""
+        lines = (read_small(segment_name(number), dir_fd, 4096) or b"").split(b"\n")
+        header = parse_header(lines[0])
+        record = parse_record(lines[1]) if len(lines) > 2 else None
+        ids.update([header.session] if header is not None else [])
+        ids.update([record[0].session] if record is not None else [])
+        if name in ids:
+            return name
+    return ids.most_common(1)[0][0] if ids else name
 
 
 class _Lives:
@@ -189,10 +195,13 @@ def _verify(dir_fd: int, session: str) -> Verdict:
 
 
 def _check_digests(dir_fd: int) -> Iterator[Note]:
-    """Segments whose SHA-256 is not the one noted when the recording was closed."""
+    """Segments whose SHA-256 is not the one noted when the recording was closed, and those that are gone with all their traces."""
+    there = segment_numbers(dir_fd)
     for number, digest in parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL)).items():
         now = segment_digest(dir_fd, number)
-        if now is not None and now != digest:
+        if number not in there:
+            yield Note("missing", f"segment {number} is missing: it was there when the recording was closed", number)
+        elif now is not None and now != digest:
             yield Note("digest", f"segment {number} is not as it was when the recording was closed (SHA-256)", number)
 
 

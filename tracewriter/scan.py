@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from typing import Final
@@ -29,6 +30,8 @@ _LONGEST_LINE: Final = (
 )  # no writer of ours makes longer ones; beyond it a "line" is damage, read past in chunks
 _MAX_SEALS: Final = 64 * MIB
 DROP: Final = "trace.drop.observed"
+_SEGMENT_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
+_HEADER_ID: Final = re.compile(rb'\A(\{"segment":[0-9]{1,9},"id":")[0-9a-f]{16}')
 _RECORD_HEAD: Final = b'{"seq":'
 
 _header_decoder: Final = msgspec.json.Decoder(Header)
@@ -148,9 +151,10 @@ def parse_header(line: bytes) -> Header | None:
     if not line.startswith(b'{"segment":'):
         return None
     try:
-        return _header_decoder.decode(line)
+        header = _header_decoder.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return None
+    return header if _SEGMENT_ID.match(header.id) and header.after >= 0 else None
 
 
 def parse_record(line: bytes) -> tuple[RawRecord, int] | None:
@@ -224,7 +228,9 @@ def _scan_open(fd: int, dir_fd: int, number: int, blocks: bool) -> Iterator[Head
     seals = decode_seals(read_small(seal_name(number), dir_fd, _MAX_SEALS), number)
     entries = seals.entries
     stranger = header is not None and seals.segment_id not in (None, int(header.id, 16))
-    if stranger and not any(_matches(fd, entry, size) for entry in entries):
+    if stranger and not any(
+        _matches(fd, entry, size) or _matches_but_for_id(fd, entry, seals, size) for entry in entries
+    ):
         entries = []
         yield Note("unsealed", f"segment {number}: its seals belong to another segment", number)
     if header is not None:
@@ -246,6 +252,14 @@ def _matches(fd: int, entry: SealEntry, size: int) -> bool:
     if entry.offset + entry.length > size or entry.length > _MAX_SEALS:
         return False
     return xxh3_64_intdigest(os.pread(fd, entry.length, entry.offset)) == entry.digest
+
+
+def _matches_but_for_id(fd: int, entry: SealEntry, seals: Seals, size: int) -> bool:
+    """Whether only the id in the header line was changed: then the seals are this segment's, and the range is damaged."""
+    if entry.offset or entry.offset + entry.length > size or entry.length > _MAX_SEALS or seals.segment_id is None:
+        return False
+    data = os.pread(fd, entry.length, 0)
+    return xxh3_64_intdigest(_HEADER_ID.sub(rb"\g<1>%016x" % seals.segment_id, data, count=1)) == entry.digest
 
 
 def _regions(fd: int, number: int, regions: list[Region], unsealed: str) -> Iterator[Line | Block | Note]:

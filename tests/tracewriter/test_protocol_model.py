@@ -23,16 +23,19 @@ BOUNDS = {
     "losses and kills": Budget(records=2, losses=1, kills=1),
     "part of a write": Budget(records=3, losses=0, kills=1, faults=1),
     "part of a write, and a loss": Budget(records=2, losses=1, kills=0, faults=1),
-    "a record refused for good": Budget(records=3, losses=1, kills=0, poison=1),
+    "a record refused for good": Budget(records=2, losses=1, kills=0, poison=1),
     "two lives": Budget(records=2, losses=0, kills=1, lives=2),
     "two lives and a loss": Budget(records=2, losses=1, kills=0, lives=2),
 }
+# Searched to the end every time; of the others the first states, and 30 times as many in nightly runs.
+WHOLE = {"losses and old bytes": 3140, "losses and kills": 3000, "a record refused for good": 490}
+MOST = 120_000 if FULL else 4000
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_no_order_of_events_loses_doubles_or_stalls(name: str) -> None:
-    most = 10**9 if FULL else 4000
-    assert search(World(BOUNDS[name], Flaws()), settle_every=1 if FULL else 5, most=most) > 300
+    found = search(World(BOUNDS[name], Flaws()), settle_every=5, most=10**9 if name in WHOLE else MOST)
+    assert found >= WHOLE.get(name, MOST)
 
 
 # --- planted bugs
@@ -170,10 +173,10 @@ HARMLESS: dict[str, World] = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_harmless_change_stays_harmless(name: str) -> None:
-    search(HARMLESS[name], settle_every=3, most=10**9 if FULL else 2500)
+    search(HARMLESS[name], settle_every=3, most=2500)
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     with pytest.raises(Violation):
-        search(PLANTED[name], settle_every=1, most=10**9 if FULL else 6000)
+        search(PLANTED[name], settle_every=1, most=10_000)
