@@ -360,3 +360,10 @@ def test_b13_one_changed_digit_in_a_seq_damages_that_line_only(trace: Path, seal
     found = [item.record.seq for item in read(trace) if isinstance(item, Found)]
     assert len(found) == 601
     assert len(set(found)) == 601
+
+
+def test_b4_a_damaged_header_does_not_accuse_the_records_after_it(trace: Path) -> None:
+    (trace / "digests").unlink()
+    first = min(trace.glob("*.jsonl"))
+    first.write_bytes(first.read_bytes().replace(b'"session":"s1"', b'"session":"s9"', 1))
+    assert len([item for item in read(trace) if isinstance(item, Found)]) == 602

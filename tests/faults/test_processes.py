@@ -77,7 +77,7 @@ BUSY = {"segment_bytes": 40 * KIB, "seal_interval_s": 0.05, "sync_interval_s": 0
 
 def _kill_at(lab: Lab, points: list[tuple[str, int]]) -> None:
     recorder = lab.recorder(pace=1000)
-    hit = 0
+    missed: list[tuple[str, int]] = []
     for call, k in points:
         writer = lab.writer(limits=BUSY)
         strace = lab.inject(writer.pid, f"inject={call}:signal=KILL:when={k}", f"trace={call}")
@@ -86,13 +86,14 @@ def _kill_at(lab: Lab, points: list[tuple[str, int]]) -> None:
         until = time.monotonic() + 0.8
         while not writer.gone() and time.monotonic() < until:
             time.sleep(0.005)
-        hit += writer.gone()
+        if not writer.gone():
+            missed.append((call, k))
         writer.kill()
         strace.wait(START_S)
     lab.writer()
     result = check(lab.directory(), recorder.settle().sessions["s1"])
     assert result.dropped == 0
-    assert hit >= len(points) * 0.6, f"only {hit} of {len(points)} points were reached"
+    assert len(missed) <= len(points) * 0.2, f"not reached: {missed}"
 
 
 def test_c2_killed_at_its_kth_system_call_loses_nothing_and_doubles_nothing(lab: Lab) -> None:
