@@ -238,6 +238,11 @@ class Journal:
         """Who syncs and closes the descriptors of segments that are done (the background thread)."""
         self._retire_later = retire
 
+    def rest(self) -> None:
+        """End the current segment in order; the next append makes another."""
+        if self.segment is not None and (self.segment.fd >= 0 or self.segment.resume()):
+            self._leave("open", self.segment)
+
     def check(self) -> str:
         """Look for somebody else's changes to the current segment, by name too; ends it and says what, or ""."""
         segment = self.segment
@@ -283,7 +288,8 @@ class Journal:
     def note_digests(self) -> OSError | None:
         """Append the SHA-256 of every segment that has none yet to `digests` (off the loop, when the recording closes)."""
         found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
-        known = parse_digests(read_small(DIGESTS_NAME, self._dir_fd, _SEALS_MAX))
+        noted = read_small(DIGESTS_NAME, self._dir_fd, _SEALS_MAX) or b""
+        known = parse_digests(noted)
         todo = sorted({number for number, kind in found if kind == "jsonl"} - set(known))
         fresh = [(number, digest) for number in todo if (digest := segment_digest(self._dir_fd, number))]
         if not fresh:
@@ -294,7 +300,8 @@ class Journal:
             except FileExistsError:
                 fd = self._disk.append(DIGESTS_NAME, self._dir_fd)
             try:
-                self._disk.write(fd, digest_lines(known, fresh))
+                torn = b"" if noted.endswith(b"\n") or not noted else b"\n"  # a line cut by a full disk stays one line
+                self._disk.write(fd, torn + digest_lines(known, fresh))
             finally:
                 self._disk.close(fd)
         except OSError as exc:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from tracewriter.config import MIB
 from tracewriter.disk import Disk
+from tracewriter.scan import open_plain
 from tracewriter.segment import segment_name
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -89,7 +90,7 @@ def chain(previous: str, digest: str) -> str:
 def segment_digest(dir_fd: int, number: int) -> str | None:
     """SHA-256 of a segment's file in hex; None when it cannot be read."""
     try:
-        fd = os.open(segment_name(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+        fd = open_plain(segment_name(number), dir_fd)
     except OSError:
         return None
     try:

@@ -75,7 +75,9 @@ def _length(value: str | Raw | UnsetType) -> int:
     return 0 if value is UNSET else len(value)
 
 
-_RECORDED: Final = {cls: (name, _sizer(cls)) for name, cls in KINDS.items() if cls is not RunExecuteFinished}
+_RECORDED: Final = {
+    cls: (name, _sizer(cls)) for name, cls in KINDS.items() if cls not in (RunExecuteFinished, TraceDropObserved)
+}
 
 
 class OutFrame:
@@ -244,7 +246,7 @@ class Outbox:
             self._drop("limit")
         else:
             self._close_drop()
-            self._kinds.append(NAMES.get(type(event), _FOREIGN))
+            self._kinds.append(_name(event))
             self._append(self._safe_line(self.last + 1, event, ts, run, op, parent))
             if self.limited:
                 self.cut()
@@ -270,7 +272,7 @@ class Outbox:
         head = {
             "seq": seq,
             "ts": ts,
-            "event": NAMES.get(type(event), _FOREIGN),
+            "event": _name(event),
             "session": self.session,
         }
         ids = {"run": run, "op": op, "parent": parent}
@@ -452,6 +454,11 @@ def _lines(frame: OutFrame) -> Iterator[tuple[int, bytes]]:
     """(seq, line with LF) of an EVENTS frame."""
     for number, line in enumerate(bytes(frame.body).split(b"\n")[:-1]):
         yield frame.first + number, line + b"\n"
+
+
+def _name(event: object) -> str:
+    """Drop records stand for numbers and are made here only: a caller's would be no record, or hide others."""
+    return _FOREIGN if isinstance(event, TraceDropObserved) else NAMES.get(type(event), _FOREIGN)
 
 
 def _cut_body(event: object) -> object:
