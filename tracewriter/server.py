@@ -10,7 +10,7 @@ import errno
 import os
 import select
 import socket
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -20,7 +20,7 @@ from tracewriter.clock import Clock
 from tracewriter.config import MAX_FRAME, Limits
 from tracewriter.connection import Connection, ReceiveBuffer, same_user, turn_away
 from tracewriter.disk import Disk
-from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
+from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.housekeeping import Sweeper
 from tracewriter.journal import Journal, Key, Producer, retire_in
 from tracewriter.protocol import (
@@ -38,8 +38,7 @@ from tracewriter.protocol import (
 )
 from tracewriter.recorder import Recording, closed, refused
 from tracewriter.redact import Redactor
-from tracewriter.root import follow
-from tracewriter.segment import Segment
+from tracewriter.upkeep import Place, Upkeep
 from tracewriter.validation import checked_key
 
 _TICK_S: Final = 0.25
@@ -74,13 +73,10 @@ class Server:
         self._held: dict[Key, Recording] = {}  # every session being recorded, until its lock is free again
         self._owners: dict[Key, Connection] = {}
         self._opens: deque[tuple[Connection, int, Open]] = deque()
-        self._hot: OrderedDict[Key, Recording] = OrderedDict()  # sessions with open segment descriptors, coldest first
         self._started = clock.monotonic()
-        self._next_seal = self._started + limits.seal_interval_s
-        self._next_sync = self._started + limits.sync_interval_s
         self._idle_since = self._started
         self._stopping = False
-        self._root_found = ""
+        self._upkeep = Upkeep(self._held, self.background, Place(root, root_fd), clock=clock, limits=limits, log=log)
         self._deaf_until = 0.0  # no descriptors left: do not ask for connections until then
 
     # --- the loop
@@ -195,24 +191,12 @@ class Server:
         for channel, recording in touched.items():
             answers.append(recording.write())
             if recording.refused is None:
-                self._warm(recording)
+                self._upkeep.warm(recording)
             elif connection.channels.pop(channel, None) is not None:
                 self._close(recording, lambda: None)
         touched.clear()
         if answers:
             self._queue(connection, b"".join(answers))
-
-    def _warm(self, recording: Recording) -> None:
-        """Keep at most so many segments open; the least recently written give their descriptors back."""
-        self._hot[recording.key] = recording
-        self._hot.move_to_end(recording.key)
-        if len(self._hot) > self._limits.open_segments:
-            _, cold = self._hot.popitem(last=False)
-            if cold.journal is not None and cold.journal.segment is not None:
-                cold.journal.seal()
-                cold.dirty = False
-                if cold.journal.segment is not None:
-                    cold.journal.segment.suspend()
 
     def _queue(self, connection: Connection, data: bytes) -> None:
         connection.queue(data)
@@ -331,34 +315,11 @@ class Server:
         self._close(recording, done)
 
     def _close(self, recording: Recording, done: Callable[[], None]) -> None:
-        """Seal, sync, digest, manifest, then free the lock; `done` is called after that."""
-        self._hot.pop(recording.key, None)
-        journal, recording.journal = recording.journal, None
-
-        def finished(_: object) -> None:
-            if journal is not None:
-                journal.close()
-            self._held.pop(recording.key, None)
+        def free() -> None:
             self._owners.pop(recording.key, None)
             done()
 
-        if journal is None:
-            finished(None)
-            return
-        journal.seal()
-        recording.dirty = False
-        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
-        sync = self._limits.durability != "none"
-        wrote = recording.started_at is not None
-
-        def job() -> None:
-            if sync and journal.segment is not None and journal.segment.fd >= 0 and journal.segment.unsynced:
-                journal.segment.sync()
-            if wrote:
-                journal.note_digests()
-                journal.write_manifest(manifest)
-
-        self.background.submit(job, finished)
+        self._upkeep.close(recording, free)
 
     def _flush(self, connection: Connection, token: int) -> None:
         code = ""
@@ -393,65 +354,7 @@ class Server:
         for connection in [c for c in self._connections.values() if c.overdue(now)]:
             self._log(f"a connection was closed: {connection.overdue(now)}")
             self._gone(connection)
-        if now >= self._next_seal:
-            self._next_seal = now + self._limits.seal_interval_s
-            self._watch_root()
-            self._seal_all(now)
-        if now >= self._next_sync:
-            self._next_sync = now + self._limits.sync_interval_s
-            if self._limits.durability == "interval":
-                self._sync_all()
-
-    def _watch_root(self) -> None:
-        """Go on in the directory that the root's path leads to now; what was written into another one since is lost."""
-        found, before = follow(self._root, self._root_fd), self._root_found
-        self._root_found = found
-        if found == "replaced":
-            self._log(f"{self._root} is another directory now (unmounted, or replaced); recording goes on there")
-            for recording in self._held.values():
-                if recording.key in self._owners:
-                    self._sleep(recording)
-        elif found and found != before:
-            self._log(f"{self._root} is gone; recording goes on in the directory it was")
-
-    def _seal_all(self, now: float) -> None:
-        for recording in self._held.values():
-            journal = recording.journal
-            if journal is None:
-                continue
-            if recording.dirty:
-                recording.dirty = False
-                journal.seal()
-            elif now - recording.active_at > self._limits.session_idle_s and recording.key in self._owners:
-                self._sleep(recording)
-
-    def _sleep(self, recording: Recording) -> None:
-        """Close an idle recording's files; its channel stays, and its next record opens a new segment."""
-        self._hot.pop(recording.key, None)
-        journal, recording.journal = recording.journal, None
-        if journal is None:
-            return
-        journal.seal()
-        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
-
-        def job() -> None:
-            journal.note_digests()
-            journal.write_manifest(manifest)
-
-        self.background.submit(job, lambda _: journal.close())
-
-    def _sync_all(self) -> None:
-        for recording in self._held.values():
-            journal = recording.journal
-            segment = journal.segment if journal is not None else None
-            if journal is not None and segment is not None and segment.unsynced and segment.fd >= 0:
-                self.background.submit(segment.sync, partial(self._synced, recording, journal, segment))
-
-    def _synced(self, recording: Recording, journal: Journal, segment: Segment, result: object) -> None:
-        """After a failed fdatasync nobody knows what of the file is on disk: it is never synced again, and left."""
-        if isinstance(result, OSError):
-            self._log(f"{recording.key.session}: fdatasync failed ({errno_name(result)}); going on in a new segment")
-            journal.leave_after_sync_error(segment, result)
+        self._upkeep.due(now)
 
     # --- the end
 

@@ -1,0 +1,165 @@
+"""What has to be done about open recordings besides writing: seal, sync, finish, close, and keep descriptors few.
+
+Slow work goes to the background thread, in order; a session keeps its lock until all of it is done.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from tracewriter.background import Background
+from tracewriter.clock import Clock
+from tracewriter.config import Limits
+from tracewriter.errors import errno_name
+from tracewriter.journal import Journal, Key
+from tracewriter.recorder import Recording
+from tracewriter.root import follow
+from tracewriter.segment import Segment
+
+
+class Place(Struct, frozen=True):
+    """The trace root: its path, and the descriptor that stays open on it (`root.follow` may turn it elsewhere)."""
+
+    path: str
+    fd: int
+
+
+class Upkeep:
+    """Looks after `held`, the recordings that this process has the locks of."""
+
+    def __init__(
+        self,
+        held: dict[Key, Recording],
+        background: Background,
+        root: Place,
+        *,
+        clock: Clock,
+        limits: Limits,
+        log: Callable[[str], None],
+    ) -> None:
+        self._held, self._background, self._root = held, background, root
+        self._clock, self._limits, self._log = clock, limits, log
+        self._hot: OrderedDict[Key, Recording] = OrderedDict()  # sessions with open segment descriptors, coldest first
+        now = clock.monotonic()
+        self._next_seal = now + limits.seal_interval_s
+        self._next_sync = now + limits.sync_interval_s
+        self._root_found = ""
+
+    def due(self, now: float) -> None:
+        """Whatever its time has come for."""
+        if now >= self._next_seal:
+            self._next_seal = now + self._limits.seal_interval_s
+            self._watch_root()
+            self._seal_all(now)
+        if now >= self._next_sync:
+            self._next_sync = now + self._limits.sync_interval_s
+            if self._limits.durability == "interval":
+                self._sync_all()
+
+    def warm(self, recording: Recording) -> None:
+        """Keep at most so many segments open; the least recently written give their descriptors back."""
+        self._hot[recording.key] = recording
+        self._hot.move_to_end(recording.key)
+        if len(self._hot) > self._limits.open_segments:
+            _, cold = self._hot.popitem(last=False)
+            if cold.journal is not None and cold.journal.segment is not None:
+                cold.journal.seal()
+                cold.dirty = False
+                if cold.journal.segment is not None:
+                    cold.journal.segment.suspend()
+
+    def close(self, recording: Recording, done: Callable[[], None]) -> None:
+        """Seal, sync, digest, manifest, then free the lock; `done` is called after that."""
+        self._hot.pop(recording.key, None)
+        journal, recording.journal = recording.journal, None
+
+        def finished(_: object) -> None:
+            if journal is not None:
+                journal.close()
+            self._held.pop(recording.key, None)
+            done()
+
+        if journal is None:
+            finished(None)
+            return
+        journal.seal()
+        recording.dirty = False
+        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+        sync = self._limits.durability != "none"
+        wrote = recording.started_at is not None
+
+        def job() -> None:
+            if sync and journal.segment is not None and journal.segment.fd >= 0 and journal.segment.unsynced:
+                journal.segment.sync()
+            if wrote:
+                journal.note_digests()
+                journal.write_manifest(manifest)
+
+        self._background.submit(job, finished)
+
+    def _watch_root(self) -> None:
+        """Go on in the directory that the root's path leads to now; what was written into another one since is lost."""
+        found, before = follow(self._root.path, self._root.fd), self._root_found
+        self._root_found = found
+        if found == "replaced":
+            self._log(f"{self._root.path} is another directory now (unmounted, or replaced); recording goes on there")
+            for recording in self._held.values():
+                self._sleep(recording)
+        elif found and found != before:
+            self._log(f"{self._root.path} is gone; recording goes on in the directory it was")
+
+    def _seal_all(self, now: float) -> None:
+        for recording in self._held.values():
+            journal = recording.journal
+            if journal is None:
+                continue
+            if recording.dirty:
+                recording.dirty = False
+                journal.seal()
+            elif now - recording.active_at > self._limits.session_idle_s and journal.segment is not None:
+                self._rest(recording, journal)
+
+    def _rest(self, recording: Recording, journal: Journal) -> None:
+        """Finish an idle recording's files; the next record makes a new segment. The lock stays held: the session is open, and
+        what is open is never taken by another process or by retention, however long it says nothing."""
+        self._hot.pop(recording.key, None)
+        journal.rest()
+        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+
+        def job() -> None:
+            journal.note_digests()
+            journal.write_manifest(manifest)
+
+        self._background.submit(job)
+
+    def _sleep(self, recording: Recording) -> None:
+        """Let go of a recording's directory, which is not where its path leads any more; the next record opens it anew."""
+        self._hot.pop(recording.key, None)
+        journal, recording.journal = recording.journal, None
+        if journal is None:
+            return
+        journal.seal()
+        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+
+        def job() -> None:
+            journal.note_digests()
+            journal.write_manifest(manifest)
+
+        self._background.submit(job, lambda _: journal.close())
+
+    def _sync_all(self) -> None:
+        for recording in self._held.values():
+            journal = recording.journal
+            segment = journal.segment if journal is not None else None
+            if journal is not None and segment is not None and segment.unsynced and segment.fd >= 0:
+                self._background.submit(segment.sync, partial(self._synced, recording, journal, segment))
+
+    def _synced(self, recording: Recording, journal: Journal, segment: Segment, result: object) -> None:
+        """After a failed fdatasync nobody knows what of the file is on disk: it is never synced again, and left."""
+        if isinstance(result, OSError):
+            self._log(f"{recording.key.session}: fdatasync failed ({errno_name(result)}); going on in a new segment")
+            journal.leave_after_sync_error(segment, result)
