@@ -24,9 +24,12 @@ from tracewriter.events import (
     NAMES,
     Event,
     ModelRequestFailed,
+    ModelRequestFinished,
+    ModelRequestStarted,
     Record,
     RunExecuteFinished,
     SessionRecordFinished,
+    ToolCallStarted,
     TraceDropObserved,
     TraceLimitObserved,
     Usage,
@@ -75,8 +78,12 @@ def _length(value: str | Raw | UnsetType) -> int:
     return 0 if value is UNSET else len(value)
 
 
+# Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
+_WITH_JSON: Final = frozenset({ToolCallStarted, ModelRequestStarted, ModelRequestFinished})
 _RECORDED: Final = {
-    cls: (name, _sizer(cls)) for name, cls in KINDS.items() if cls not in (RunExecuteFinished, TraceDropObserved)
+    cls: (name, _sizer(cls), cls in _WITH_JSON)
+    for name, cls in KINDS.items()
+    if cls not in (RunExecuteFinished, TraceDropObserved)
 }
 
 
@@ -182,7 +189,7 @@ class Outbox:
         batch = self._batch
         mark = len(batch)
         try:
-            name, size_of = _RECORDED[type(event)]
+            name, size_of, with_json = _RECORDED[type(event)]
             if not self._fast or self._budget.full or size_of(event) > MAX_LINE:
                 self._slow(event, ts, run, op, parent)
                 return
@@ -196,7 +203,7 @@ class Outbox:
             del batch[mark:]
             self._slow(event, ts, run, op, parent)
             return
-        broken = batch.find(b"\n", mark) >= 0  # a Raw of several lines: the writer would refuse its whole frame
+        broken = with_json and batch.find(b"\n", mark) >= 0  # the writer would refuse the whole frame
         batch += b"\n"
         size = len(batch)
         if broken or size - mark > MAX_LINE:

@@ -7,141 +7,37 @@ bring every state to its end. Bugs are planted by handing in other classes or `F
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from tests.fakes import START, FakeClock
 from tests.strategies import SESSION
-from tracewriter.config import Limits
+from tests.tracewriter.protocol_parts import (
+    LIMITS,
+    POISON,
+    ROUNDS,
+    Budget,
+    Connection,
+    Files,
+    Flaws,
+    MemoryJournal,
+    Passing,
+    Violation,
+    frames_of,
+    never,
+    nothing,
+    shown,
+)
 from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.events import ToolOutputDelta
-from tracewriter.journal import Journal, Key
 from tracewriter.outbox import Outbox
 from tracewriter.producer import Channel, Producer, SessionInfo
 from tracewriter.protocol import Frame, FrameDecoder, Hello, Kind, Open, Welcome, decode_body, encode
 from tracewriter.recorder import Recording, closed, refused
-from tracewriter.redact import CannotRedact, Redactor
 from tracewriter.scan import parse_record
-from tracewriter.segment import Outcome
-
-KEY: Final = Key(SESSION, "/w")
-LIMITS: Final = Limits()
-POISON: Final = "poison"  # a line that the writer refuses for good
-ROUNDS: Final = 60
-
-
-class Violation(AssertionError):
-    """A promise of the protocol that a state breaks."""
-
-
-class Flaws(Struct, frozen=True):
-    """Bugs of the writer's loop and of its files that can be planted."""
-
-    hello_ends_nobody: bool = False
-    any_conn_takes_over: bool = False
-    eof_frees_the_key: bool = False
-    opened_says_received: bool = False
-    no_cut_back: bool = False
-    short_write_counts_for_nothing: bool = False
-    lives_are_the_same: bool = False
-    taken_by_life_alone: bool = False
-
-
-class Budget(Struct, frozen=True):
-    """How much may happen."""
-
-    records: int = 2
-    losses: int = 1
-    kills: int = 1
-    faults: int = 0
-    lives: int = 1
-    poison: int = -1  # which record is one
-
-
-class Passing(Redactor):
-    """Redacts nothing, and cannot redact poison."""
-
-    def __init__(self) -> None:
-        pass
-
-    def redact(self, block: bytes) -> bytes:
-        if POISON.encode() in block:
-            raise CannotRedact("poison")
-        return block
-
-
-class MemoryJournal:
-    """What Recording asks of a Journal, over a list of lines."""
-
-    def __init__(self, disk: Files, life: str, last: int) -> None:
-        self.key, self.disk, self._life, self.last = KEY, disk, life, last
-        self.size_bytes, self.segments = 0, 1
-
-    def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
-        got = block.split(b"\n")[:-1]
-        if self.disk.lines or got:
-            self.disk.life = self._life
-        if self.disk.short < 0:
-            self.disk.take(got)
-            self.last = last
-            return Outcome(lines)
-        whole, self.disk.short = min(self.disk.short, lines - 1), -1
-        self.disk.take(got[:whole])
-        if self.disk.flaws.no_cut_back:
-            self.disk.torn = got[whole][: len(got[whole]) // 2]
-        if self.disk.flaws.short_write_counts_for_nothing:
-            whole = 0
-        if whole:
-            self.last = seq_after(whole)
-        return Outcome(whole, OSError(errno.ENOSPC, "full"))
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Files:
-    """What is on disk. It outlives writers."""
-
-    def __init__(self, flaws: Flaws) -> None:
-        self.flaws = flaws
-        self.lines: list[bytes] = []
-        self.torn = b""
-        self.life = ""
-        self.short = -1  # lines that the next write takes before it fails; -1: all
-        self.received = 0
-
-    def take(self, lines: list[bytes]) -> None:
-        if lines and self.torn:
-            lines, self.torn = [self.torn + lines[0], *lines[1:]], b""
-        self.lines += lines
-
-    @property
-    def end(self) -> int:
-        for line in reversed(self.lines):
-            parsed = parse_record(line)
-            if parsed is not None:
-                return parsed[1]
-        return 0
-
-
-class Connection:
-    """Two queues of frames between a producer's life and the writer."""
-
-    def __init__(self, life: str, hello: bytes) -> None:
-        self.up: list[bytes] = [hello]  # to the writer
-        self.down: list[bytes] = []
-        self.producer_gone = False
-        self.writer_gone = False
-        self.life = ""  # set by HELLO
-        self.conn = 0
-        self.channels: dict[int, Recording] = {}
-        self.used = 0
 
 
 class World:
@@ -177,8 +73,8 @@ class World:
         self.life += 1
         self.lives.append([])
         self.current: Connection | None = None
-        self.producer = producer(f"{self.life:016x}", self.clock, wake=_nothing)
-        box = outbox(SESSION, self.clock, self.producer.budget, resumed=resumed, wake=_nothing)
+        self.producer = producer(f"{self.life:016x}", self.clock, wake=nothing)
+        box = outbox(SESSION, self.clock, self.producer.budget, resumed=resumed, wake=nothing)
         self.channel = Channel(SessionInfo(SESSION, "/w"), box)
         self.producer.channels.append(self.channel)
 
@@ -196,7 +92,7 @@ class World:
         assert self.current is not None
         pieces = b"".join(map(bytes, self.producer.outgoing()))
         if not self.current.writer_gone:
-            self.current.up += _frames(pieces)
+            self.current.up += frames_of(pieces)
 
     def receive(self) -> None:
         connection = self.current
@@ -235,7 +131,7 @@ class World:
 
     def answer(self, connection: Connection, data: bytes) -> None:
         if not connection.producer_gone:
-            connection.down += _frames(data)
+            connection.down += frames_of(data)
 
     def frame(self, connection: Connection, frame: Frame, touched: dict[int, Recording]) -> None:
         match frame.kind:
@@ -295,7 +191,7 @@ class World:
         journal: Any = MemoryJournal(self.files, connection.life, last)
         _, _, kind = self.kinds
         recording = kind(
-            channel=channel, journal=journal, reopen=_never, redactor=Passing(), limits=LIMITS, clock=self.clock
+            channel=channel, journal=journal, reopen=never, redactor=Passing(), limits=LIMITS, clock=self.clock
         )
         connection.channels[channel] = recording
         self.held[SESSION] = connection
@@ -494,8 +390,8 @@ class World:
                 box,
                 tuple(self.lives[-1]),
             ),
-            None if self.current is None else _shown(self.current, now),
-            tuple(_shown(connection, now) for connection in self.connections),
+            None if self.current is None else shown(self.current, now),
+            tuple(shown(connection, now) for connection in self.connections),
             None if self.current is None else numbers.get(id(self.current)),
             numbers.get(id(self.held.get(SESSION))),
             (
@@ -507,44 +403,6 @@ class World:
             self.left,
             self.given,
         )
-
-
-def _shown(connection: Connection, now: float) -> object:
-    recordings = tuple(
-        (n, r.next, r._taken_next, r._gap_told, r.reason, r._retry_at <= now) for n, r in connection.channels.items()
-    )
-    up, down = (tuple(_short(frame) for frame in queue) for queue in (connection.up, connection.down))
-    return (
-        connection.life,
-        connection.conn,
-        connection.used,
-        connection.producer_gone,
-        connection.writer_gone,
-        recordings,
-        up,
-        down,
-    )
-
-
-def _short(frame: bytes) -> bytes:
-    return frame if len(frame) < 100 else frame[:24]
-
-
-def _frames(data: bytes) -> list[bytes]:
-    out: list[bytes] = []
-    while data:
-        size = 24 + int.from_bytes(data[:4], "little")
-        out.append(data[:size])
-        data = data[size:]
-    return out
-
-
-def _nothing() -> None:
-    """Nobody has to be woken: the search decides when things are sent."""
-
-
-def _never(last: int) -> Journal:
-    raise SessionUnavailable("EIO", os.strerror(errno.EIO), 250)
 
 
 def search(world: World, *, settle_every: int = 1, most: int = 10**9) -> int:

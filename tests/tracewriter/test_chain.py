@@ -29,7 +29,9 @@ def header(after: int, segment: int = 2, lost: int = 0) -> Header:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=30), st.sampled_from(["verified", "unsealed"]))
 def test_records_and_drops_that_continue_are_believed_without_a_word(steps: list[tuple[bool, int]], state: str) -> None:
-    seq, items, expected = 1, [], []
+    seq = 1
+    items: list[Line] = []
+    expected: list[int] = []
     for is_drop, count in steps:
         data = drop_line_of(seq, seq + count - 1) if is_drop else line_of(seq)
         items.append(Line(1, 100 * (len(items) + 1), data[:-1], state))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import math
 from datetime import UTC, datetime
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from tests.fakes import START, FakeClock
 from tests.strategies import SESSION, any_value, events, nasty_events, nasty_text, realise
 from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, MAX_FRAME, MAX_LINE
 from tracewriter.events import (
+    KINDS,
     SessionRecordFinished,
     ToolCallStarted,
     ToolOutputDelta,
@@ -23,7 +25,7 @@ from tracewriter.events import (
     Usage,
     event_of,
 )
-from tracewriter.outbox import SESSION_RESERVE, Budget, Outbox, OutFrame
+from tracewriter.outbox import _WITH_JSON, SESSION_RESERVE, Budget, Outbox, OutFrame
 from tracewriter.protocol import Kind
 from tracewriter.scan import parse_record
 
@@ -143,6 +145,21 @@ def test_recording_allocates_nothing_that_the_collector_tracks() -> None:
         assert gc.get_count()[0] - before < 60
     finally:
         gc.enable()
+
+
+def test_every_kind_that_can_hold_json_is_looked_at_for_line_ends() -> None:
+    def holds_json(kind: type) -> bool:
+        return any("Raw" in str(hint) or _holds(hint) for hint in get_type_hints(kind).values())
+
+    def _holds(hint: object) -> bool:
+        parts = get_args(hint) or (hint,)
+        return any(
+            (isinstance(part, type) and issubclass(part, Struct) and holds_json(part))
+            or (part is not hint and _holds(part))
+            for part in parts
+        )
+
+    assert {kind for kind in KINDS.values() if holds_json(kind)} == _WITH_JSON
 
 
 # --- what is not recorded

@@ -11,7 +11,8 @@ import os
 
 import pytest
 
-from tests.tracewriter.protocol_model import Budget, Flaws, Violation, World, search
+from tests.tracewriter.protocol_model import World, search
+from tests.tracewriter.protocol_parts import Budget, Flaws, Violation
 from tracewriter.outbox import Outbox
 from tracewriter.producer import Channel, Producer
 from tracewriter.protocol import Frame, Kind, Nack, encode

@@ -40,6 +40,7 @@ class RecordingMachine(RuleBasedStateMachine):
         self.disk = FaultyDisk()
         self.writer = Writer(self.root, disk=self.disk, limits=LIMITS)
         self.acked = 0
+        self.life, self.told_to_first = LIFE, 0  # what the first life was told: later ones do not tell it
         self.drops: set[int] = set()  # seqs that drop records stand for
         self.foreign = False  # somebody else changed files: then what they took away is gone
 
@@ -72,6 +73,8 @@ class RecordingMachine(RuleBasedStateMachine):
                 assert answer.code in {"gap", "busy", *errno.errorcode.values()}
                 assert (answer.retry_ms == 0) == (answer.code == "gap")
         assert self.next - 1 >= self.acked
+        if self.life == LIFE:
+            self.told_to_first = self.acked
         return said
 
     def send(self, *frames: Frame) -> list[Answer]:
@@ -183,6 +186,11 @@ class RecordingMachine(RuleBasedStateMachine):
                 journal.segment.suspend()
 
     @rule()
+    def rest(self) -> None:
+        if self.writer.recording.journal is not None:
+            self.writer.recording.journal.rest()
+
+    @rule()
     def go_to_sleep(self) -> None:
         journal, self.writer.recording.journal = self.writer.recording.journal, None
         if journal is not None:
@@ -200,16 +208,23 @@ class RecordingMachine(RuleBasedStateMachine):
         self.writer.close(closed=False)
         assert journal is None or self.disk.open_fds == []
         self.disk = FaultyDisk()
-        producer = Producer(LIFE, self.acked, last) if acked_only else Producer("00000000000000ff")
-        if acked_only and self.other_life:
+        producer = Producer(LIFE, self.told_to_first, last) if acked_only else Producer("00000000000000ff")
+        if acked_only and self.foreign:
+            producer = Producer(LIFE)  # what is left may show or hide that another life went on
+        elif acked_only and self.other_life and before - 1 > self.told_to_first:
             with pytest.raises(SessionUnavailable) as refused:
                 Writer(self.root, disk=self.disk, limits=LIMITS, producer=producer)
             assert refused.value.code == "taken"
             producer = Producer(LIFE)
-        self.writer = Writer(self.root, disk=self.disk, limits=LIMITS, producer=producer)
-        if not producer.acked:
-            self.acked = self.next - 1  # a new life knows of nothing
+        self.go_on_as(producer)
         assert self.next == before or self.foreign
+
+    def go_on_as(self, producer: Producer) -> None:
+        self.writer = Writer(self.root, disk=self.disk, limits=LIMITS, producer=producer)
+        self.life = producer.life
+        self.acked = self.next - 1  # this life is told in OPENED where it goes on
+        if self.life == LIFE:
+            self.told_to_first = self.acked
 
     @precondition(lambda self: self.writer.recording.journal is not None)
     @rule()
