@@ -241,7 +241,7 @@ def record_call(event: ToolCallFinished, count: int) -> float:
     def recorded() -> None:
         for _ in range(count):
             box.record(ToolCallFinished("call_1", "read_file", text, False, 1.25), run="f" * 32, op="0" * 16)
-            if len(box.frames) > 16:
+            if len(box.frames) > 2:  # as many as are on their way when the writer keeps up
                 box.acknowledge(box.last)
 
     def cpu(work: Callable[[], None]) -> float:
