@@ -8,6 +8,7 @@ bytes; the file is never rewritten, only cut back to the last whole line after a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final
 
@@ -320,13 +321,21 @@ class Segment:
 
     def suspend(self) -> None:
         """Close the descriptors of a segment that may be written again (`resume`)."""
-        for fd in (self.fd, self._seal_fd):
-            if fd >= 0:
-                try:
-                    self._disk.close(fd)
-                except OSError:
-                    pass
+        self.close(self.release())
+
+    def release(self) -> tuple[int, ...]:
+        """Give the descriptors up unclosed. Whoever shares the segment with a sync in the background closes them there."""
+        fds = tuple(fd for fd in (self.fd, self._seal_fd) if fd >= 0)
         self.fd = self._seal_fd = -1
+        return fds
+
+    def close(self, fds: Iterable[int]) -> None:
+        """Close what `release` gave."""
+        for fd in fds:
+            try:
+                self._disk.close(fd)
+            except OSError:
+                pass
 
     def resume(self) -> bool:
         """Reopen after `suspend`; False unless device, inode and size are as they were left."""
@@ -343,15 +352,21 @@ class Segment:
         return False
 
     def sync(self) -> OSError | None:
-        """fdatasync of the data, then of the seals. After one failure this file is never synced again."""
+        """fdatasync of the data, then of the seals, suspended or not. After one failure this file is never synced again."""
         self.unsynced = False
         if self._sync_failed:
             return None
+        fds, own = [fd for fd in (self.fd, self._seal_fd) if fd >= 0], []
         try:
-            self._disk.sync(self.fd)
-            if self._seal_fd >= 0:
-                self._disk.sync(self._seal_fd)
+            if not fds:
+                own.append(self._disk.append(segment_name(self.number), self._dir_fd))
+                if not self._seals_lost:
+                    own.append(self._disk.append(seal_name(self.number), self._dir_fd))
+            for fd in fds or own:
+                self._disk.sync(fd)
         except OSError as exc:
             self._sync_failed = True
             return exc
+        finally:
+            self.close(own)
         return None

@@ -69,8 +69,9 @@ class Upkeep:
             if cold.journal is not None and cold.journal.segment is not None:
                 cold.journal.seal()
                 cold.dirty = False
-                if cold.journal.segment is not None:
-                    cold.journal.segment.suspend()
+                segment = cold.journal.segment
+                if segment is not None:  # closed in the background, where a sync of it may be under way
+                    self._background.submit(partial(segment.close, segment.release()))
 
     def close(self, recording: Recording, done: Callable[[], None]) -> None:
         """Seal, sync, digest, manifest, then free the lock; `done` is called after that."""
@@ -93,7 +94,7 @@ class Upkeep:
         wrote = recording.started_at is not None
 
         def job() -> None:
-            if sync and journal.segment is not None and journal.segment.fd >= 0 and journal.segment.unsynced:
+            if sync and journal.segment is not None and journal.segment.unsynced:
                 journal.segment.sync()
             if wrote:
                 journal.note_digests()
@@ -155,7 +156,7 @@ class Upkeep:
         for recording in self._held.values():
             journal = recording.journal
             segment = journal.segment if journal is not None else None
-            if journal is not None and segment is not None and segment.unsynced and segment.fd >= 0:
+            if journal is not None and segment is not None and segment.unsynced:
                 self._background.submit(segment.sync, partial(self._synced, recording, journal, segment))
 
     def _synced(self, recording: Recording, journal: Journal, segment: Segment, result: object) -> None:

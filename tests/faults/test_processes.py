@@ -255,6 +255,18 @@ def test_c13_1000_sessions_on_4_connections_stay_within_4096_descriptors(lab: La
             assert check(lab.directory(session), report.sessions[session]).records == 5
 
 
+def test_c13_segments_whose_descriptors_are_given_back_are_synced_and_closed_like_the_others(lab: Lab) -> None:
+    writer = lab.writer(limits={"open_segments": 2, "sync_interval_s": 0.01, "seal_interval_s": 0.02})
+    sessions = [f"s{number}" for number in range(12)]
+    recorder = lab.recorder(sessions=sessions, pace=200)
+    recorder.wait_acked(300, "s11")
+    assert writer.open_files() < 60
+    report = recorder.settle()
+    for session in sessions:
+        assert check(lab.directory(session), report.sessions[session]).dropped == 0
+    assert "Traceback" not in writer.log
+
+
 def test_c13_beyond_the_cap_a_connection_is_refused_with_the_reason_until_there_is_room(lab: Lab) -> None:
     lab.writer(limits={"connections": 4})
     clients = [RawClient(lab.socket) for _ in range(4)]
