@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,11 @@ def test_every_file_has_one_job_and_stays_short() -> None:
     paths = [path for _, path in modules()] + sorted((ROOT / "tests").rglob("*.py"))
     long = {str(p.relative_to(ROOT)): n for p in paths if (n := len(p.read_text().split("\n"))) > MAX_LINES + 1}
     assert long == {}
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []  # pytest imports them by that name alone
 
 
 def test_every_module_says_what_it_is_for() -> None:
