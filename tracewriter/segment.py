@@ -8,7 +8,6 @@ bytes; the file is never rewritten, only cut back to the last whole line after a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final
 
@@ -145,6 +144,7 @@ class Segment:
         self._entries: list[bytes] = []
         self._seals_lost = False
         self.unsynced = False
+        self.syncing = False  # a sync is under way in the background: until it is done nobody may close the descriptors
         self._sync_failed = False
 
     def __repr__(self) -> str:
@@ -321,21 +321,16 @@ class Segment:
 
     def suspend(self) -> None:
         """Close the descriptors of a segment that may be written again (`resume`)."""
-        self.close(self.release())
-
-    def release(self) -> tuple[int, ...]:
-        """Give the descriptors up unclosed. Whoever shares the segment with a sync in the background closes them there."""
-        fds = tuple(fd for fd in (self.fd, self._seal_fd) if fd >= 0)
+        self._close(self.fd, self._seal_fd)
         self.fd = self._seal_fd = -1
-        return fds
 
-    def close(self, fds: Iterable[int]) -> None:
-        """Close what `release` gave."""
+    def _close(self, *fds: int) -> None:
         for fd in fds:
-            try:
-                self._disk.close(fd)
-            except OSError:
-                pass
+            if fd >= 0:
+                try:
+                    self._disk.close(fd)
+                except OSError:
+                    pass
 
     def resume(self) -> bool:
         """Reopen after `suspend`; False unless device, inode and size are as they were left."""
@@ -368,5 +363,5 @@ class Segment:
             self._sync_failed = True
             return exc
         finally:
-            self.close(own)
+            self._close(*own)
         return None

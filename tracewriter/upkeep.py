@@ -66,12 +66,12 @@ class Upkeep:
         self._hot.move_to_end(recording.key)
         if len(self._hot) > self._limits.open_segments:
             _, cold = self._hot.popitem(last=False)
-            if cold.journal is not None and cold.journal.segment is not None:
+            if cold.journal is not None:
                 cold.journal.seal()
                 cold.dirty = False
                 segment = cold.journal.segment
-                if segment is not None:  # closed in the background, where a sync of it may be under way
-                    self._background.submit(partial(segment.close, segment.release()))
+                if segment is not None and not segment.syncing:
+                    segment.suspend()
 
     def close(self, recording: Recording, done: Callable[[], None]) -> None:
         """Seal, sync, digest, manifest, then free the lock; `done` is called after that."""
@@ -156,11 +156,16 @@ class Upkeep:
         for recording in self._held.values():
             journal = recording.journal
             segment = journal.segment if journal is not None else None
-            if journal is not None and segment is not None and segment.unsynced:
+            if journal is not None and segment is not None and segment.unsynced and not segment.syncing:
+                segment.syncing = True
                 self._background.submit(segment.sync, partial(self._synced, recording, journal, segment))
 
     def _synced(self, recording: Recording, journal: Journal, segment: Segment, result: object) -> None:
-        """After a failed fdatasync nobody knows what of the file is on disk: it is never synced again, and left."""
+        """Close what grew cold meanwhile. After a failed fdatasync nobody knows what of the file is on disk: it is never synced
+        again, and left."""
+        segment.syncing = False
+        if journal.segment is segment and recording.key not in self._hot:
+            segment.suspend()
         if isinstance(result, OSError):
             self._log(f"{recording.key.session}: fdatasync failed ({errno_name(result)}); going on in a new segment")
             journal.leave_after_sync_error(segment, result)

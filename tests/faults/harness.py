@@ -1,78 +1,56 @@
-"""Real writers, real producers, and the one set of checks that every fault is held against.
+"""Real writers and real producers: started and ended by pid, bounded in time.
 
-Processes are started and ended by pid and bounded in time. `check` judges a session's directory by the reader alone, then
-holds the producer's own figures against it: see its docstring for the set.
+What tests need besides comes through here too: the checks (`judge`), clients that speak frames by hand (`clients`), waiting
+and what the machine must have (`waiting`).
 """
 
 from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
 import msgspec
 import pytest
-from msgspec import Struct
 
-from tests.faults.produce import Plan, Report, SessionReport
+from tests.faults.clients import RawClient, ask_status, can_connect, connect, events, line
+from tests.faults.judge import Tally, check, tally
+from tests.faults.produce import Plan, Report
+from tests.faults.waiting import START_S, require_file, require_root, require_tool, wait_for
 from tests.faults.writer_with import Setup
-from tracewriter.events import PromptQueueObserved, SessionRecordFinished, TraceDropObserved, event_of
-from tracewriter.findings import Found, Note, Verdict
 from tracewriter.journal import Key
-from tracewriter.protocol import Frame, FrameDecoder, Hello, Kind, Status, decode_body, encode
-from tracewriter.reader import read, verify
+from tracewriter.protocol import Status
+
+__all__ = [
+    "START_S",
+    "WORKSPACE",
+    "Lab",
+    "RawClient",
+    "Recorder",
+    "Tally",
+    "Writer",
+    "ask_status",
+    "can_connect",
+    "check",
+    "connect",
+    "events",
+    "filled",
+    "line",
+    "require_file",
+    "require_root",
+    "require_tool",
+    "tally",
+    "wait_for",
+]
 
 _HERE: Final = Path(__file__).parent
-START_S: Final = 20.0  # bound of anything that should take well under a second, on a machine that is busy
 WORKSPACE: Final = "/fault/workspace"
-
-
-def require_root() -> None:
-    """Skip without root; in CI that is a failure, so that no skip hides there."""
-    if os.geteuid() != 0:
-        _missing("root")
-
-
-def require_tool(name: str) -> str:
-    """The path of a program. Without it: a skip; in CI a failure."""
-    found = shutil.which(name)
-    if found is None:
-        _missing(name)
-    return found or ""
-
-
-def require_file(*candidates: str) -> str:
-    """The first of these files that is there. With none: a skip; in CI a failure."""
-    for candidate in candidates:
-        if os.path.exists(candidate):
-            return candidate
-    _missing(candidates[0])
-    return ""
-
-
-def _missing(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is needed here, and CI has to have it")
-    pytest.skip(f"needs {what}")
-
-
-def wait_for(done: Callable[[], bool], what: str, timeout_s: float = START_S) -> float:
-    """Poll until done() is true; gives the seconds it took. Fails the test at the time-out."""
-    started = time.monotonic()
-    while not done():
-        if time.monotonic() - started > timeout_s:
-            pytest.fail(f"waited {timeout_s} s in vain for: {what}")
-        time.sleep(0.01)
-    return time.monotonic() - started
 
 
 class Writer:
@@ -365,206 +343,6 @@ class Lab:
             stream.close()
         for at in reversed(self._mounts):
             subprocess.run(["umount", "-l", str(at)], check=False, timeout=START_S, stderr=subprocess.DEVNULL)
-
-
-# --- raw clients
-
-
-def can_connect(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as sock:
-        try:
-            connect(sock, path)
-        except OSError:
-            return False
-        return True
-
-
-def connect(sock: socket.socket, path: Path) -> None:
-    """Connect, also to a path that is too long for sun_path."""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sock.connect(f"/proc/self/fd/{directory}/{path.name}")
-    finally:
-        os.close(directory)
-
-
-class RawClient:
-    """A client that speaks frames by hand, for what no well-behaved producer does."""
-
-    def __init__(self, path: Path, *, life: str = "", conn: int = 1, hello: bool = True) -> None:
-        self.life = life or os.urandom(8).hex()
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(START_S)
-        connect(self.sock, path)
-        self._decoder = FrameDecoder()
-        self._frames: list[Frame] = []
-        if hello:
-            self.send(encode(Kind.HELLO, body=Hello(self.life, conn)))
-
-    def __enter__(self) -> RawClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
-
-    def frame(self) -> Frame | None:
-        """The next frame; None at the end of the stream."""
-        while not self._frames:
-            try:
-                data = self.sock.recv(1 << 16)
-            except ConnectionResetError:
-                return None
-            if not data:
-                return None
-            self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
-
-    def expect(self, kind: Kind) -> Frame:
-        """Read up to the next frame of this kind."""
-        while True:
-            frame = self.frame()
-            assert frame is not None, f"the connection ended before {kind.name}"
-            if frame.kind is kind:
-                return frame
-
-    def ended(self) -> bool:
-        """Wait until the other side has closed."""
-        while True:
-            try:
-                if self.frame() is None:
-                    return True
-            except TimeoutError:
-                return False
-
-    def close(self) -> None:
-        self.sock.close()
-
-
-def ask_status(path: Path) -> Status:
-    """The writer's STATUS."""
-    with RawClient(path) as client:
-        client.send(encode(Kind.STATUS, body=b"{}"))
-        return decode_body(client.expect(Kind.STATUS).body, Status)
-
-
-def line(seq: int, session: str, number: int | None = None) -> bytes:
-    """A record as a producer would encode it."""
-    text = (
-        f'{{"seq":{seq},"ts":"2026-01-01T00:00:00Z","event":"prompt.queue.observed","session":"{session}",'
-        f'"data":{{"change":"added","prompt":"{seq - 1 if number is None else number}"}}}}\n'
-    )
-    return text.encode()
-
-
-def events(seqs: range, session: str, *, channel: int = 1) -> bytes:
-    """An EVENTS frame of the records with these seqs."""
-    body = b"".join(line(seq, session) for seq in seqs)
-    return encode(Kind.EVENTS, channel=channel, count=len(seqs), first=seqs.start, body=body)
-
-
-# --- judging
-
-
-class Tally(Struct, frozen=True):
-    """What is on disk, as the reader gives it."""
-
-    records: int
-    dropped: int
-    lost: int  # acknowledged, and neither recorded nor dropped
-    duplicates: int
-    gaps: int  # seqs that nothing explains
-    damaged: int
-    segments: int
-    first: int
-    last: int
-    closed: bool
-    verdict: Verdict
-
-    def __str__(self) -> str:
-        return (
-            f"records {self.records} dropped {self.dropped} lost {self.lost} duplicates {self.duplicates} "
-            f"gaps {self.gaps} damaged {self.damaged} segments {self.segments} exit {5 if self.verdict.damaged else 0}"
-        )
-
-
-def tally(directory: Path, acked: int = 0) -> Tally:
-    """Count everything by the reader alone."""
-    verdict = verify(directory)
-    records = dropped = duplicates = gaps = damaged = lost = first = last = 0
-    numbers: set[int] = set()
-    closed = False
-    for item in read(directory):
-        if isinstance(item, Note):
-            damaged += item.kind == "damaged"
-            continue
-        first = first or item.record.seq
-        if item.record.seq <= last:
-            duplicates += 1
-        missing = range(last + 1, item.record.seq)
-        gaps += len(missing)
-        lost += len(range(last + 1, min(item.record.seq, acked + 1)))
-        last = max(last, item.end)
-        event = event_of(item.record.event, item.record.data)
-        closed = isinstance(event, SessionRecordFinished)
-        if isinstance(event, TraceDropObserved):
-            dropped += event.count
-            continue
-        records += 1
-        if isinstance(event, PromptQueueObserved):
-            duplicates += int(event.prompt) in numbers
-            numbers.add(int(event.prompt))
-    lost += max(0, acked - last)
-    return Tally(records, dropped, lost, duplicates, gaps, damaged, verdict.segments, first, last, closed, verdict)
-
-
-def check(
-    directory: Path,
-    report: SessionReport,
-    *,
-    closed: bool = True,
-    allow: Iterable[str] = (),
-    may_lose: int = 0,
-    started_after: int = 0,
-) -> Tally:
-    """The set that holds for every fault. Gives the figures.
-
-    acknowledged and lost: at most `may_lose` (0) · duplicates 0 · unexplained gaps: at most `may_lose` · no damage of a
-    kind outside `allow` · numbers go up with seq, so nothing was swapped · when closed in order: the reader's emitted ==
-    recorded + dropped == what the producer counted.
-    """
-    result = tally(directory, report.acked)
-    told = f"{result} | producer {report}"
-    kinds = {note.kind for note in result.verdict.notes if note.damage} - set(allow)
-    assert not kinds, f"{kinds}: {[n.message for n in result.verdict.notes if n.damage][:5]} | {told}"
-    assert result.duplicates == 0, told
-    assert result.lost <= may_lose, told
-    assert result.gaps <= may_lose, told
-    _in_order(directory, started_after)
-    if closed:
-        assert result.closed, f"no session.record.finished at the end | {told}"
-        assert result.verdict.emitted == result.last, told
-        assert result.records + result.dropped + result.gaps == result.last, told
-        assert report.emitted == result.last - started_after, told
-        assert report.dropped == result.dropped, told
-    return result
-
-
-def _in_order(directory: Path, new_life_after: int) -> None:
-    """Every numbered event is in its place: numbers only go up, and never by more than the seqs in between allow."""
-    seq = number = 0
-    for item in read(directory):
-        if not isinstance(item, Found):
-            continue
-        event = event_of(item.record.event, item.record.data)
-        if isinstance(event, PromptQueueObserved):
-            now = int(event.prompt)
-            if seq <= new_life_after < item.record.seq:
-                number = 0
-            assert number == 0 or 0 < now - number <= item.record.seq - seq, f"event {now} at seq {item.record.seq}"
-            seq, number = item.record.seq, now
 
 
 @contextmanager

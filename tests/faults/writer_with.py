@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -49,6 +50,14 @@ class AckFirst(RealDisk):
     def close(self, fd: int) -> None:
         self._waiting.pop(fd, None)
         os.close(fd)
+
+
+class SlowSync(RealDisk):
+    """No bug: a disk whose fdatasync takes its time, so that much can happen between asking for one and doing it."""
+
+    def sync(self, fd: int) -> None:
+        time.sleep(0.02)
+        os.fdatasync(fd)
 
 
 class _Spoil(RealDisk):
@@ -129,6 +138,7 @@ PLANTS: dict[str, type[RealDisk]] = {
     "": RealDisk,
     "ack_first": AckFirst,
     "no_threads": RealDisk,
+    "slow_sync": SlowSync,
     "flip": Flip,
     "swallow": Swallow,
     "twice": Twice,
