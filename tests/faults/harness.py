@@ -130,8 +130,8 @@ class Recorder:
             return False
         data = os.read(self.process.stdout.fileno(), 1 << 20)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            report = msgspec.json.decode(line, type=Report)
+        for text in lines:
+            report = msgspec.json.decode(text, type=Report)
             self.seen = report
             if report.reply:
                 self._replies.append(report)
