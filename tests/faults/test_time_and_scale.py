@@ -132,7 +132,7 @@ def _own_rss_kib() -> int:
 
 
 def _chaos(lab: Lab, seconds: float, seed: int) -> None:
-    lab.mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", at=lab.root)
+    lab.mount("-t", "tmpfs", "-o", f"size={int(3 * seconds)}m", "tmpfs", at=lab.root)  # room for all of it
     rng = random.Random(seed)
     limits = {"retry_first_s": 0.05, "retry_max_s": 0.3, "segment_bytes": 256.0 * KIB, "seal_interval_s": 0.1}
     writer = lab.writer(limits=limits)
