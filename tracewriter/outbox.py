@@ -63,19 +63,20 @@ _BODIES: Final = frozenset({"text", "reasoning", "refusal", "output", "input", "
 
 
 def _sizer(cls: type) -> Callable[[Event], int]:
-    """Adds up the lengths of an event's bodies."""
+    """Adds up the lengths of an event's bodies; TypeError for one that is no text, whatever its type hint says."""
     names = [name for name in cls.__struct_fields__ if name in _BODIES]  # type: ignore[attr-defined]
     if not names:
         return lambda event: 0
     if len(names) == 1:
         one = attrgetter(names[0])
-        return lambda event: len(one(event))
+        length = Raw.__len__ if names[0] == "input" else str.__len__
+        return lambda event: length(one(event))
     several = attrgetter(*names)
     return lambda event: sum(map(_length, several(event)))
 
 
-def _length(value: str | Raw | UnsetType) -> int:
-    return 0 if value is UNSET else len(value)
+def _length(value: str | UnsetType) -> int:
+    return 0 if value is UNSET else str.__len__(value)
 
 
 # Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
@@ -203,7 +204,8 @@ class Outbox:
             del batch[mark:]
             self._slow(event, ts, run, op, parent)
             return
-        broken = with_json and batch.find(b"\n", mark) >= 0  # the writer would refuse the whole frame
+        # one bad body would cost its whole frame: the writer refuses it, or the reader finds damage
+        broken = with_json and (batch.find(b"\n", mark) >= 0 or not jsonl.is_json(bytes(batch[mark:])))
         batch += b"\n"
         size = len(batch)
         if broken or size - mark > MAX_LINE:

@@ -180,6 +180,18 @@ class _Place:
         return self._json
 
 
+class _Pairs(dict[object, object]):
+    """An object with every pair it came with: two redacted keys look alike, and neither's value may be lost."""
+
+    def __init__(self, pairs: list[tuple[object, object]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> list[tuple[object, object]]:  # type: ignore[override]
+        """What json.dumps writes."""
+        return self._pairs
+
+
 class Redactor:
     """Redacts blocks of whole JSONL lines by the rules above and the exact values given (kept in memory only)."""
 
@@ -222,10 +234,7 @@ class Redactor:
         if not any(hit[0] >= self._hidden for hit in self.find(line)):
             return line
         try:
-            try:
-                value = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_Pairs)
             text = json.dumps(self._surface(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except (ValueError, RecursionError) as exc:
             raise CannotRedact("a line that hides text in escapes and cannot be decoded") from exc
@@ -239,8 +248,8 @@ class Redactor:
                 return plain if plain != value and self._finds(plain) else value
             case list():
                 return [self._surface(item) for item in value]
-            case dict():
-                return {self._surface(key): self._surface(item) for key, item in value.items()}
+            case _Pairs():
+                return _Pairs([(self._surface(key), self._surface(item)) for key, item in value.items()])
             case _:
                 return value
 
