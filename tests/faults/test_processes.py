@@ -38,7 +38,7 @@ def _kill_loop(lab: Lab, kills: int) -> None:
     recorder = lab.recorder(pace=3000)
     for _ in range(kills):
         writer = lab.writer()
-        recorder.tell("kick")
+        recorder.ask("kick")
         time.sleep(rng.uniform(0.0, 0.25))
         writer.kill()
     lab.writer()

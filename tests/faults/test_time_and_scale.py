@@ -161,7 +161,7 @@ def _chaos(lab: Lab, seconds: float, seed: int) -> None:
             case _:
                 recorder.ask(f"burst {rng.randrange(800)}")
         time.sleep(rng.uniform(0, 0.2))
-        recorder.tell("kick")
+        recorder.ask("kick")
     assert all(counts.values()), counts
     report = recorder.settle()
     for session in sessions:
