@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
-from typing import Final
+from queue import SimpleQueue
 
 Job = Callable[[], object]
 Done = Callable[[object], None]
-
-_STOP: Final = object()
 
 
 class Background:
@@ -24,8 +22,9 @@ class Background:
     Without a thread to be had (a process limit) jobs run at once in the caller's: slower, never lost.
     """
 
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[tuple[Job, Done] | object] = SimpleQueue()
+    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
+        self._log = log
+        self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._results: deque[tuple[Done, object]] = deque()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.threaded = True
@@ -42,12 +41,12 @@ class Background:
         return self._pending
 
     def submit(self, job: Job, done: Done = lambda result: None) -> None:
-        """Run `job` soon. What it returns (or the OSError it raised) is passed to `done` by a later `collect`."""
+        """Run `job` soon. What it returns (or the exception it raised) is passed to `done` by a later `collect`."""
         self._pending += 1
         if self.threaded:
             self._jobs.put((job, done))
         else:
-            self._results.append((done, _attempt(job)))
+            self._results.append((done, self._attempt(job)))
             self._wake()
 
     def collect(self) -> None:
@@ -64,7 +63,7 @@ class Background:
     def stop(self, timeout_s: float) -> bool:
         """Finish the jobs given so far, for at most so long, then end the thread. True when all were finished."""
         if self.threaded:
-            self._jobs.put(_STOP)
+            self._jobs.put(None)
             self._thread.join(timeout_s)
         self.collect()
         finished = not (self.threaded and self._thread.is_alive())
@@ -73,23 +72,19 @@ class Background:
         return finished
 
     def _run(self) -> None:
-        while True:
-            try:
-                item = self._jobs.get()
-            except Empty:  # pragma: no cover - get() without a time-out does not raise it
-                continue
-            if not isinstance(item, tuple):
-                return
+        while (item := self._jobs.get()) is not None:
             job, done = item
-            self._results.append((done, _attempt(job)))
+            self._results.append((done, self._attempt(job)))
             self._wake()
 
     def _wake(self) -> None:
         os.eventfd_write(self.wake_fd, 1)
 
-
-def _attempt(job: Job) -> object:
-    try:
-        return job()
-    except OSError as exc:
-        return exc
+    def _attempt(self, job: Job) -> object:
+        try:
+            return job()
+        except OSError as exc:
+            return exc
+        except Exception as exc:  # noqa: BLE001 - a bug in one job must not end the thread, and with it every later close
+            self._log("a bug in the background: " + "".join(traceback.format_exception(exc)))
+            return exc

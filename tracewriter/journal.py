@@ -269,11 +269,11 @@ class Journal:
         if self.segment is not None and (self.segment.fd >= 0 or self.segment.resume()) and not self.check():
             self.segment.seal()
 
-    def manifest(self, started_at: datetime | None, last_at: datetime, *, closed: bool) -> Manifest:
-        """The manifest as of now."""
+    def manifest(self, workspace: str, started_at: datetime | None, last_at: datetime, *, closed: bool) -> Manifest:
+        """The manifest as of now, with the workspace's path as it may be shown."""
         return Manifest(
             session=self.key.session,
-            workspace=self.key.workspace,
+            workspace=workspace,
             started_at=started_at,
             last_at=last_at,
             last=self.last,

@@ -15,10 +15,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from tracewriter import jsonl
 from tracewriter.clock import Clock
-from tracewriter.config import Limits
+from tracewriter.config import MAX_LINE, Limits
 from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
 from tracewriter.journal import Journal
+from tracewriter.jsonl import Repairs
+from tracewriter.manifest import Manifest
 from tracewriter.protocol import Frame, Kind, Nack, SessionStatus, encode
 from tracewriter.redact import CannotRedact, Redactor
 from tracewriter.scan import parse_record
@@ -39,6 +42,10 @@ class _Taken(Struct, frozen=True, gc=False):
     @property
     def end(self) -> int:
         return self.first + self.count - 1
+
+
+class _Shown(Struct, frozen=True):
+    data: tuple[str]
 
 
 _BUSY: Final = "busy"
@@ -81,6 +88,7 @@ class Recording:
         self._sized = journal.size_bytes
         self._segments = journal.segments
         self._note = ""
+        self._workspace: str | None = None  # as it may be shown
         self.dirty = False  # written since the last seal
 
     def __repr__(self) -> str:
@@ -104,6 +112,21 @@ class Recording:
             state=self.state,
             reason=self.reason or ("limit" if self._limited else self._note),
         )
+
+    def manifest(self, journal: Journal, *, closed: bool) -> Manifest:
+        """The session's manifest as of now. A path may hold a secret too: it passes the same funnel as any record."""
+        if self._workspace is None:
+            self._workspace = self._redacted(self.key.workspace)
+        return journal.manifest(self._workspace, self.started_at, self._clock.now(), closed=closed)
+
+    def _redacted(self, text: str) -> str:
+        try:
+            line = self._redactor.redact(
+                b'{"seq":1,"data":%s}\n' % msgspec.json.encode([jsonl.safe_str(text, Repairs())])
+            )
+            return msgspec.json.decode(line, type=_Shown).data[0]
+        except (CannotRedact, msgspec.DecodeError):
+            return ""
 
     # --- what comes in
 
@@ -148,7 +171,7 @@ class Recording:
     def _take_events(self, frame: Frame, end: int) -> None:
         body = frame.body
         head = b'{"seq":%d,' % frame.first
-        if body[-1:] != b"\n" or bytes(body[: len(head)]) != head:
+        if body[-1:] != b"\n" or bytes(body[: len(head)]) != head or _has_long_line(body):
             self._refuse("malformed", end)
             return
         if self._over_limit(body):
@@ -305,6 +328,11 @@ class Recording:
     def _recovered(self) -> None:
         self.reason = ""
         self._backoff_s = self._limits.retry_first_s
+
+
+def _has_long_line(body: bytes | memoryview) -> bool:
+    """A stored line stays under MAX_LINE. Only a body that is longer itself can hold one that does not."""
+    return len(body) > MAX_LINE and max(map(len, bytes(body).split(b"\n"))) > MAX_LINE
 
 
 def _after_lines(data: bytes, lines: int) -> int:

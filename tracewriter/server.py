@@ -68,7 +68,7 @@ class Server:
         self._version, self._log = version, log
         self._epoll = select.epoll()
         self._buffer = ReceiveBuffer()
-        self.background = Background()
+        self.background = Background(log)
         self._connections: dict[int, Connection] = {}
         self._held: dict[Key, Recording] = {}  # every session being recorded, until its lock is free again
         self._owners: dict[Key, Connection] = {}
@@ -323,14 +323,13 @@ class Server:
 
     def _flush(self, connection: Connection, token: int) -> None:
         code = ""
-        now = self._clock.now()
         for recording in connection.channels.values():
             code = code or recording.reason
             journal = recording.journal
             if journal is not None and recording.dirty:
                 journal.seal()
                 recording.dirty = False
-                manifest = journal.manifest(recording.started_at, now, closed=False)
+                manifest = recording.manifest(journal, closed=False)
                 self.background.submit(partial(journal.write_manifest, manifest))
 
         def done(_: object) -> None:

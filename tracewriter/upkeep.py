@@ -89,7 +89,7 @@ class Upkeep:
             return
         journal.seal()
         recording.dirty = False
-        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+        manifest = recording.manifest(journal, closed=True)
         sync = self._limits.durability != "none"
         wrote = recording.started_at is not None
 
@@ -129,7 +129,7 @@ class Upkeep:
         what is open is never taken by another process or by retention, however long it says nothing."""
         self._hot.pop(recording.key, None)
         journal.rest()
-        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+        manifest = recording.manifest(journal, closed=True)
 
         def job() -> None:
             journal.note_digests()
@@ -144,7 +144,7 @@ class Upkeep:
         if journal is None:
             return
         journal.seal()
-        manifest = journal.manifest(recording.started_at, self._clock.now(), closed=True)
+        manifest = recording.manifest(journal, closed=True)
 
         def job() -> None:
             journal.note_digests()

@@ -106,7 +106,7 @@ class Writer:
             if closed:
                 journal.seal()
                 journal.note_digests()
-                journal.write_manifest(journal.manifest(self.clock.now(), self.clock.now(), closed=True))
+                journal.write_manifest(self.recording.manifest(journal, closed=True))
             journal.close()
             self.recording.journal = None
         os.close(self._root_fd)

@@ -61,7 +61,7 @@ def a_life(root: Path) -> tuple[list[Operation], list[Acked]]:
     disk.free = None
     writer.clock.advance(1)
     batch(5)
-    writer.journal.write_manifest(writer.journal.manifest(writer.clock.now(), writer.clock.now(), closed=False))
+    writer.journal.write_manifest(writer.recording.manifest(writer.journal, closed=False))
     writer.journal.seal()
     batch(9)
     writer.close()

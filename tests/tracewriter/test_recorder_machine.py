@@ -196,7 +196,7 @@ class RecordingMachine(RuleBasedStateMachine):
         if journal is not None:
             journal.seal()
             journal.note_digests()
-            journal.write_manifest(journal.manifest(None, self.writer.clock.now(), closed=True))
+            journal.write_manifest(self.writer.recording.manifest(journal, closed=True))
             journal.close()
 
     @rule(acked_only=st.booleans())
