@@ -33,6 +33,7 @@ from tracewriter.events import (
     ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
+    TraceClockObserved,
     TraceDegradedObserved,
     TraceDropObserved,
     TraceLimitObserved,
@@ -74,7 +75,7 @@ def metadata_of(event: Event) -> Event | None:
             return event
         case ContextTrimApplied() | TraceDropObserved() | TraceLimitObserved():
             return event
-        case TraceDegradedObserved() | TraceRecoveredObserved():
+        case TraceDegradedObserved() | TraceRecoveredObserved() | TraceClockObserved():
             return event
 
 

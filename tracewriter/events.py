@@ -300,6 +300,12 @@ class TraceRecoveredObserved(_Event, frozen=True, gc=False):
     duration_ms: float
 
 
+class TraceClockObserved(_Event, frozen=True, gc=False):
+    """The wall clock jumped against the monotonic one: time stamps after this record are jump_s later than they would be."""
+
+    jump_s: float
+
+
 Event: TypeAlias = (
     SessionRecordStarted
     | SessionRecordFinished
@@ -323,6 +329,7 @@ Event: TypeAlias = (
     | TraceLimitObserved
     | TraceDegradedObserved
     | TraceRecoveredObserved
+    | TraceClockObserved
 )
 
 

@@ -333,6 +333,7 @@ def _close_all(disk: Disk, *fds: int) -> None:
 def newest_end(dir_fd: int, numbers: list[int], session: str, producer: Producer) -> tuple[int, str]:
     """(the last seq that data or seals of the newest segments vouch for, the life that wrote the newest one or "").
 
+    Raises OSError when a segment cannot be read: going on with numbers that are on disk already would be a lie.
     With a producer that says what it gave out (`last`), its own lines that claim more are passed over: their digits are damaged.
     """
     life = ""
@@ -352,7 +353,7 @@ def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> 
     chain = Chain(session, start=header.after if header is not None else None)
     records = 0
     end = header.after if header is not None else 0
-    for item in [*chain.feed(scan_segment(dir_fd, number)), *chain.finish()]:
+    for item in [*chain.feed(scan_segment(dir_fd, number, raising=True)), *chain.finish()]:
         if isinstance(item, Found) and not (ours and item.end > producer.last):
             records += 1
             end = max(end, item.end)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -35,6 +34,7 @@ from tracewriter.events import (
     Usage,
 )
 from tracewriter.protocol import Kind
+from tracewriter.sizing import sizer
 
 SESSION_RESERVE: Final = 64 * KIB  # what a session may buffer although others have filled the process's buffer
 _encode_into: Final = msgspec.json.Encoder().encode_into
@@ -58,31 +58,10 @@ class _Line(Struct, frozen=True, gc=False):
     data: Event
 
 
-# The fields that hold bodies: what is longer than a line is known before it is encoded (64 MiB would hold up the run).
-_BODIES: Final = frozenset({"text", "reasoning", "refusal", "output", "input", "diff"})
-
-
-def _sizer(cls: type) -> Callable[[Event], int]:
-    """Adds up the lengths of an event's bodies; TypeError for one that is no text, whatever its type hint says."""
-    names = [name for name in cls.__struct_fields__ if name in _BODIES]  # type: ignore[attr-defined]
-    if not names:
-        return lambda event: 0
-    if len(names) == 1:
-        one = attrgetter(names[0])
-        length = Raw.__len__ if names[0] == "input" else str.__len__
-        return lambda event: length(one(event))
-    several = attrgetter(*names)
-    return lambda event: sum(map(_length, several(event)))
-
-
-def _length(value: str | UnsetType) -> int:
-    return 0 if value is UNSET else str.__len__(value)
-
-
 # Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
 _WITH_JSON: Final = frozenset({ToolCallStarted, ModelRequestStarted, ModelRequestFinished})
 _RECORDED: Final = {
-    cls: (name, _sizer(cls), cls in _WITH_JSON)
+    cls: (name, sizer(cls), cls in _WITH_JSON)
     for name, cls in KINDS.items()
     if cls not in (RunExecuteFinished, TraceDropObserved)
 }

@@ -15,7 +15,7 @@ from msgspec import Struct
 from tracewriter.clock import Clock
 from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME
 from tracewriter.errors import ProtocolError
-from tracewriter.events import TraceDegradedObserved, TraceRecoveredObserved
+from tracewriter.events import TraceClockObserved, TraceDegradedObserved, TraceRecoveredObserved
 from tracewriter.outbox import Budget, Outbox, OutFrame
 from tracewriter.protocol import (
     HEADER,
@@ -36,6 +36,7 @@ from tracewriter.protocol import (
 )
 
 _PIECES: Final = 256  # of one sendmsg; over 1,024 it is EINVAL
+_JUMP_S: Final = 5.0  # a wall clock is slewed for less
 _ROUND_BYTES: Final = 1024 * 1024  # handed to the socket at once
 
 
@@ -86,6 +87,7 @@ class Producer:
         self.flushed = 0  # the newest token that came back
         self.flush_problem = ""
         self.ready = False  # WELCOME has come on this connection
+        self._clocks = (clock.now().timestamp(), clock.monotonic())
         self.turned_away = ""  # why the writer takes no more connections, if it said so
         self._control: list[bytes] = []
         self.writer_status: Status | None = None
@@ -312,6 +314,7 @@ class Producer:
             return pieces
         size = 0
         now = self._clock.monotonic()
+        self._watch_clocks(now)
         for channel in self._channels:
             if channel.reopen_at is not None and now >= channel.reopen_at:
                 self._open(channel)
@@ -328,6 +331,15 @@ class Producer:
             pieces += self._control
             self._control.clear()
         return pieces
+
+    def _watch_clocks(self, now: float) -> None:
+        """Order is by seq, so a jump of the wall clock harms nothing; but who reads the times has to know of it."""
+        wall = self._clock.now().timestamp()
+        before, self._clocks = self._clocks, (wall, now)
+        jump_s = (wall - before[0]) - (now - before[1])
+        if abs(jump_s) >= _JUMP_S:
+            for channel in self._channels:
+                channel.outbox.record(TraceClockObserved(round(jump_s, 3)))
 
     def _unsent(self, channel: Channel, now: float) -> Iterator[OutFrame]:
         outbox = channel.outbox

@@ -32,6 +32,7 @@ _MAX_SEALS: Final = 64 * MIB
 DROP: Final = "trace.drop.observed"
 _SEGMENT_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
 _HEADER_ID: Final = re.compile(rb'\A(\{"segment":[0-9]{1,9},"id":")[0-9a-f]{16}')
+_FOREIGN: Final = (errno.ELOOP, errno.EMLINK, errno.EINVAL, errno.ENXIO)  # a link, a pipe, … at a segment's place
 _RECORD_HEAD: Final = b'{"seq":'
 
 _header_decoder: Final = msgspec.json.Decoder(Header)
@@ -200,10 +201,13 @@ def salvage(line: bytes) -> int:
     return at if at > 0 and parse_record(line[at:]) is not None else -1
 
 
-def scan_segment(dir_fd: int, number: int, *, blocks: bool = False) -> Iterator[Header | Line | Block | Note]:
+def scan_segment(
+    dir_fd: int, number: int, *, blocks: bool = False, raising: bool = False
+) -> Iterator[Header | Line | Block | Note]:
     """Everything in one segment, in order. The header comes first when its line is intact. Never raises for what is on disk.
 
-    blocks: give sealed ranges that are as they were sealed as one Block each, not line by line.
+    blocks: give sealed ranges that are as they were sealed as one Block each, not line by line. raising: an I/O error is an
+    OSError and not a note, for who must not take what cannot be read for what is not there.
     """
     try:
         fd = open_plain(segment_name(number), dir_fd)
@@ -211,11 +215,15 @@ def scan_segment(dir_fd: int, number: int, *, blocks: bool = False) -> Iterator[
         yield Note("missing", f"segment {number} is missing", number)
         return
     except OSError as exc:
+        if raising and exc.errno not in _FOREIGN:
+            raise
         yield Note("foreign", f"segment {number} cannot be opened: {exc.strerror}", number)
         return
     try:
         yield from _scan_open(fd, dir_fd, number, blocks)
     except OSError as exc:
+        if raising:
+            raise
         yield Note("damaged", f"segment {number} cannot be read: {errno_name(exc)}; going on with the next", number)
     finally:
         os.close(fd)

@@ -361,6 +361,7 @@ class Server:
         """The writer as a whole."""
         sessions = tuple(recording.status() for recording in self._held.values())
         reason = next((s.reason for s in sessions if s.state == "degraded"), "")
+        reason = reason or ("" if self.background.threaded else "no_thread")
         return Status(
             version=self._version,
             pid=os.getpid(),

@@ -36,6 +36,7 @@ from tracewriter.events import (
     ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
+    TraceClockObserved,
     TraceDegradedObserved,
     TraceDropObserved,
     TraceLimitObserved,
@@ -175,7 +176,13 @@ class _Run:
                 pass  # the finished request and call have it all
             case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved() | SessionSaveFailed():
                 pass
-            case TraceDropObserved() | TraceLimitObserved() | TraceDegradedObserved() | TraceRecoveredObserved():
+            case (
+                TraceDropObserved()
+                | TraceLimitObserved()
+                | TraceDegradedObserved()
+                | TraceRecoveredObserved()
+                | TraceClockObserved()
+            ):
                 pass  # the reader notes what is missing
             case UnknownEvent():
                 pass  # a kind from another version

@@ -32,6 +32,7 @@ from tracewriter.events import (
     ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
+    TraceClockObserved,
     TraceDegradedObserved,
     TraceDropObserved,
     TraceLimitObserved,
@@ -87,7 +88,13 @@ def facts(event: Event | UnknownEvent) -> str:
             return _model_facts(event)
         case ToolCallStarted() | ToolCallFinished() | ToolOutputDelta() | FileChangeApplied() | ContextTrimApplied():
             return _tool_facts(event)
-        case TraceDropObserved() | TraceLimitObserved() | TraceDegradedObserved() | TraceRecoveredObserved():
+        case (
+            TraceDropObserved()
+            | TraceLimitObserved()
+            | TraceDegradedObserved()
+            | TraceRecoveredObserved()
+            | TraceClockObserved()
+        ):
             return _trace_facts(event)
         case UnknownEvent(data):
             return bytes(data)[:400].decode("utf-8", "replace")
@@ -166,7 +173,7 @@ def _tool_facts(
 
 
 def _trace_facts(
-    event: TraceDropObserved | TraceLimitObserved | TraceDegradedObserved | TraceRecoveredObserved,
+    event: TraceDropObserved | TraceLimitObserved | TraceDegradedObserved | TraceRecoveredObserved | TraceClockObserved,
 ) -> str:
     match event:
         case TraceDropObserved():
@@ -175,6 +182,10 @@ def _trace_facts(
             return f"{event.limit} reached at {fmt.size(event.bytes)}"
         case TraceDegradedObserved():
             return f"{event.reason}, since record {event.since}"
+        case TraceClockObserved():
+            return (
+                f"the clock jumped by {event.jump_s:+,.0f} s: times from here on are not comparable with those before"
+            )
         case TraceRecoveredObserved():
             return f"after {fmt.duration(event.duration_ms)}: {event.reason}"
 

@@ -227,6 +227,24 @@ def test_a17_a_segment_that_cannot_be_read_is_named_and_the_next_is_read(lab: La
     assert notes[0] == "segment 1 cannot be read: EIO; going on with the next"
 
 
+def test_a17_what_cannot_be_read_is_not_taken_for_empty_by_the_next_life(lab: Lab) -> None:
+    """Going on from a number that is on disk already would make duplicates: the session waits until it can be read."""
+    first = lab.writer()
+    before = lab.recorder(count=200, pace=2000)
+    before.wait_emitted(201)
+    before.settle()
+    last = verify(lab.directory()).last
+    assert first.stop() == 0
+    second = lab.writer()
+    strace = lab.inject(second.pid, "inject=read,pread64:error=EIO", "trace=read,pread64", paths=lab.segments())
+    after = lab.recorder(pace=200, resumed=True, first=100_001)
+    after.wait_reason("EIO")
+    assert len(lab.segments()) == 1
+    lab.detach(strace)
+    result = check(lab.directory(), after.settle_later(last).sessions["s1"], started_after=last)
+    assert (result.dropped, result.segments) == (0, 2)
+
+
 def test_a18_a_lazy_unmount_is_noticed_within_seconds_and_recording_goes_on_below(lab: Lab, own_mounts: None) -> None:
     require_root()
     lab.root.mkdir()

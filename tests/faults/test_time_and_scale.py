@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.harness import Lab, Recorder, check, filled, require_file, wait_for
 from tracewriter.config import KIB, MIB
-from tracewriter.events import RunExecuteFinished, TraceLimitObserved, name_of_class
+from tracewriter.events import RunExecuteFinished, TraceClockObserved, TraceLimitObserved, event_of, name_of_class
 from tracewriter.findings import Found
 from tracewriter.reader import list_sessions, read, verify
 
@@ -53,6 +53,9 @@ def test_d1_a_wall_clock_that_jumps_years_changes_no_order_and_shows_in_the_reco
     times = [item.record.ts for item in read(lab.directory()) if isinstance(item, Found)]
     assert (max(times) - min(times)).days > 3000
     assert sum(abs((later - earlier).days) > 1000 for earlier, later in pairwise(times)) == 3
+    found = (event_of(item.record.event, item.record.data) for item in read(lab.directory()) if isinstance(item, Found))
+    jumps = [event.jump_s / 86400 for event in found if isinstance(event, TraceClockObserved)]
+    assert [round(days) for days in jumps] == [1200, -3200, 2000]
     assert writer.stop() == 0
 
 

@@ -18,7 +18,9 @@ from tests.strategies import SESSION, any_value, events, nasty_events, nasty_tex
 from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, MAX_FRAME, MAX_LINE
 from tracewriter.events import (
     KINDS,
+    ModelRequestFinished,
     SessionRecordFinished,
+    ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
     TraceDropObserved,
@@ -95,6 +97,20 @@ def test_record_takes_anything_and_never_raises(value: object, inside: bool) -> 
     box.cut()
     assert box.emitted == 4
     assert len(seqs(list(box.frames))) == 4 - box.dropped
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_cannot_say_is_marked_and_never_a_silent_null(number: float) -> None:
+    box = outbox()
+    box.record(ToolCallFinished("id", "name", "text", False, number))
+    box.record(ModelRequestFinished("", "", (), "stop", None, None, number, None, 1.0))
+    box.record(ModelRequestFinished("", "", (), "stop", None, None, None, None, 1.0))
+    box.cut()
+    lines = bytes(box.frames[0].body).split(b"\n")[:-1]
+    data = [msgspec.json.decode(line)["data"] for line in lines]
+    assert (data[0]["duration_ms"], data[0]["repaired"]) == (str(number), 1)
+    assert (data[1]["cost_usd"], data[1]["repaired"]) == (str(number), 1)
+    assert (data[2]["cost_usd"], "repaired" in data[2]) == (None, False)
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,20 @@ def test_a_buffer_that_drained_puts_one_drop_for_what_did_not_fit() -> None:
     assert talk.shown() == [("DROP", recorded + 1, box.dropped)]
     talk.told(Kind.ACK, box.last)
     assert (box.idle, talk.producer.budget.bytes, talk.producer.budget.full) == (True, 0, False)
+
+
+def test_a_wall_clock_that_jumps_is_recorded_once_and_a_slow_one_is_not() -> None:
+    talk = Talk()
+    talk.open()
+    talk.clock.advance(3600)
+    talk.record()
+    talk.clock.jump(2.0)
+    talk.sent()
+    talk.clock.jump(-86_400.0)
+    talk.clock.advance(10)
+    talk.sent()
+    talk.sent()
+    bodies = b"".join(bytes(frame.body) for frame in talk.channel.outbox.frames).split(b"\n")[:-1]
+    kinds = [msgspec.json.decode(line)["event"] for line in bodies]
+    assert kinds == ["tool.output.delta", "trace.clock.observed"]
+    assert msgspec.json.decode(bodies[-1])["data"] == {"jump_s": -86400.0}
