@@ -80,7 +80,7 @@ class Parts(Struct, frozen=True):
     clock: Clock
     ids: Ids
     sender: Sender
-    null_trace: Callable[[str], Trace]
+    null_trace: Callable[[str, str], Trace]
     make_provider: MakeProvider
     price: Price
     supervisor: WriterSupervisor

@@ -24,6 +24,7 @@ from agentd.protocol import SessionCreate, SessionCreated, SessionSummary
 from agentd.providers import catalog
 from agentd.providers.catalog import Choice
 from agentd.session import Agent, Conversation, ModelProvider, Services, Session, stamp
+from agentd.settling import Settled, Settling, ended
 from agentd.store import Loaded, StoredSession, StoreError
 from agentd.tools.base import ToolContext
 from agentd.tools.registry import tools_for
@@ -38,6 +39,9 @@ IDLE_CLOSE_S: Final = 60.0
 MAX_ENV_VALUE: Final = 16 * 1024
 # Keys remembered per session, the newest; nobody changes a session's key more often.
 MAX_SECRETS: Final = 64
+NOT_UTF8: Final = "its real path has bytes that are not UTF-8"
+# Sessions closed at the same time to make room: each may wait seconds for a recorder that does not answer.
+MAX_SETTLING: Final = 64
 
 MakeProvider = Callable[[Choice, Mapping[str, str]], ModelProvider]
 
@@ -67,6 +71,7 @@ class _Plan(Struct, frozen=True):
     capture: str
     secrets: tuple[str, ...]
     notes: tuple[str, ...]
+    unrecorded: str  # why nothing is recorded; "" when it is
 
 
 class Registry:
@@ -80,7 +85,7 @@ class Registry:
         life: str,
         traces_root: str,
         open_trace: OpenTrace,
-        null_trace: Callable[[str], Trace],
+        null_trace: Callable[[str, str], Trace],
         make_provider: MakeProvider,
         max_sessions: int = MAX_SESSIONS,
     ) -> None:
@@ -97,8 +102,10 @@ class Registry:
         self._recorded: dict[str, tuple[str, ...]] = {}  # the secrets that the recorder knows; absent: not recorded
         # All keys that clients brought for a session, kept while the daemon lives: its conversation may hold earlier ones.
         self._brought: dict[str, tuple[str, ...]] = {}
-        # Resuming and closing, one at a time: two clients that resume a session must get the same one, after it was closed.
-        self._changing = asyncio.Lock()
+        # Resuming, one at a time: two clients that resume a session must get the same one.
+        self._resuming = asyncio.Lock()
+        self._settling = Settling(services.tasks)
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Registry sessions={len(self._sessions)} running={self.running}>"
@@ -140,34 +147,46 @@ class Registry:
         """A new session, or an existing one with what the client brought. Raises Refusal."""
         if params.session is None and not params.resume_last:
             return await self._create(params)
-        async with self._changing:
+        async with self._resuming:
             return await self._create(params)
 
     async def _create(self, params: SessionCreate) -> SessionCreated:
         live, stored = await self._existing(params)
         if live is not None and live.state == "running":
             return self._created(live, resumed=True, notes=_busy_notes(params, live))
+        if live is not None:
+            live.touch()  # it is wanted: not to be closed as idle before its client's next request
         plan = await self._plan(params, live, stored)
         if live is None:
             await self._make_room()
+            self._check_open()
             live = self._add(plan)
         else:
-            await self._renew(live, plan)
+            self._check_open()
+            if self._sessions.get(live.id) is not live:  # closed meanwhile, to make room: it is in the store now
+                return await self._create(params)
+            if live.state == "running":  # another client's prompt came while this one was looked at
+                return self._created(live, resumed=True, notes=_busy_notes(params, live))
+            await self._renewed(live, plan)
         return self._created(live, resumed=plan.resumed, notes=plan.notes)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Refusal("stopping", "the daemon is ending", "try again in a moment")
 
     async def close_idle(self, idle_s: float = IDLE_CLOSE_S) -> None:
         """Close the sessions that are idle for so long and followed by nobody."""
-        now_s = self._services.clock.monotonic()
-        async with self._changing:
-            for session in [s for s in self._sessions.values() if _unused(s) and now_s - s.idle_since_s >= idle_s]:
-                await self._close(session)
+        oldest_s = self._services.clock.monotonic() - idle_s
+        idle = [s for s in self._sessions.values() if self._unused(s) and s.idle_since_s <= oldest_s]
+        await ended(*map(self._close, idle))
 
     async def aclose(self) -> None:
-        """End all runs as cancelled and all recordings in order, side by side."""
-        async with asyncio.TaskGroup() as group:
-            for session in self._sessions.values():
-                group.create_task(session.aclose())
-        self._sessions.clear()
+        """End all runs as cancelled and all recordings in order, side by side. Nothing is made or resumed any more."""
+        self._closed = True
+        await self._settling.all()
+        for session in tuple(self._sessions.values()):
+            self._close(session)
+        await self._settling.all()
 
     async def list(self, limit: int) -> tuple[SessionSummary, ...]:
         """The newest sessions, in memory or stored."""
@@ -195,6 +214,7 @@ class Registry:
             return None, None
         if not is_session_id(wanted):
             raise Refusal("unknown_session", "that is no session id", "`agentctl sessions list` shows them")
+        await self._settling.over(wanted)
         live = self._sessions.get(wanted)
         stored = None if live is not None else await self._load(wanted)
         if live is None and stored is None:
@@ -245,16 +265,20 @@ class Registry:
         place = _place(params, live, stored)
         agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context, *place)
         notes = [*(choice.notes if choice else ()), *_stored_notes(stored)]
+        unrecorded = ""
         if env.get("AGENTD_NO_TRACE", "") not in ("", "0"):
-            capture = "off"
-            notes.append("recording is off: AGENTD_NO_TRACE is set")
+            capture, unrecorded = "off", "AGENTD_NO_TRACE is set"
         elif capture == "off":
-            notes.append("recording is off: capture is off")
+            unrecorded = "capture is off"
         elif capture == "stream":
             # Deltas need the hold-back of secrets that are split over them; without it they would be recorded in the clear.
             capture = "content"
             notes.append("capture stream is not available yet: recording as content")
-        if live.ephemeral if live else params.ephemeral:
+        if unrecorded:
+            notes.append(f"recording is off: {unrecorded}")
+        ephemeral = live.ephemeral if live else params.ephemeral
+        if ephemeral:
+            unrecorded = unrecorded or "the session is ephemeral"
             notes.append("ephemeral: neither the conversation nor a record is kept")
         session_id = live.id if live else stored.session.id if stored else self._services.ids.uuid7()
         return _Plan(
@@ -262,10 +286,11 @@ class Registry:
             agent,
             await self._conversation(stored),
             live is not None or stored is not None,
-            live.ephemeral if live else params.ephemeral,
+            ephemeral,
             capture,
             self._all_secrets(session_id, _secrets(choice, env, self._config)),
             tuple(notes),
+            unrecorded,
         )
 
     def _all_secrets(self, session_id: str, secrets: tuple[str, ...]) -> tuple[str, ...]:
@@ -309,20 +334,23 @@ class Registry:
         return Conversation(stored.messages, number, stored.session.title)
 
     async def _make_room(self) -> None:
-        if len(self._sessions) < self._max_sessions:
-            return
-        unused = sorted((s for s in self._sessions.values() if _unused(s)), key=lambda s: s.idle_since_s)
-        if not unused:
-            raise Refusal("overloaded", f"{self._max_sessions} sessions are in use", "end one, or wait")
-        await self._close(unused[0])
+        """Close what was idle longest. On return there is room, until the next await."""
+        while len(self._sessions) >= self._max_sessions:
+            unused = [session for session in self._sessions.values() if self._unused(session)]
+            if unused and len(self._settling) < MAX_SETTLING:
+                self._close(min(unused, key=lambda session: session.idle_since_s))
+            elif self._settling:
+                await self._settling.one()
+            else:
+                raise Refusal("overloaded", f"{self._max_sessions} sessions are in use", "end one, or wait")
 
     def _add(self, plan: _Plan) -> Session:
         agent = plan.agent
         workspace = str(agent.context.workspace.root)
-        if plan.capture != "off" and not plan.ephemeral:
-            trace = self._record(plan, workspace, resumed=plan.resumed)
+        if plan.unrecorded:
+            trace = self._null_trace(plan.session, plan.unrecorded)
         else:
-            trace = self._null_trace(plan.session)
+            trace = self._record(plan, workspace, resumed=plan.resumed)
         services = self._services
         if plan.ephemeral:
             services = Services(
@@ -357,7 +385,7 @@ class Registry:
             session.capture = plan.capture
             if plan.capture == "off":
                 del self._recorded[session.id]
-                await session.record_with(lambda: self._null_trace(session.id))
+                await session.record_with(lambda: self._null_trace(session.id, plan.unrecorded))
             elif not set(plan.secrets) <= set(known):
                 # The recorder must know a key before anything can be recorded that holds it.
                 await session.record_with(lambda: self._record(plan, session.workspace, resumed=True))
@@ -375,17 +403,35 @@ class Registry:
             session.id, session.workspace, agent.mode, agent.provider.name, agent.model, resumed, notes, trace
         )
 
-    async def _close(self, session: Session) -> None:
-        del self._sessions[session.id]
+    # --- what takes time
+
+    def _unused(self, session: Session) -> bool:
+        idle = session.state == "idle" and not session.queued and not session.feed.subscriptions
+        return idle and session.id not in self._settling
+
+    def _close(self, session: Session) -> Settled:
+        """From now on nobody finds it; the task ends when it is closed."""
+        self._sessions.pop(session.id, None)
         self._recorded.pop(session.id, None)
-        await session.aclose()
+        return self._settling.start(session.id, session.aclose)
+
+    async def _renewed(self, session: Session, plan: _Plan) -> None:
+        task = self._settling.start(session.id, lambda: self._renew(session, plan))
+        await ended(task)
+        if (bug := task.result()) is not None:
+            raise bug
 
 
 async def _workspace(cwd: str) -> Workspace:
     if not os.path.isabs(cwd):
         raise Refusal("bad_cwd", "cwd must be an absolute path", "send the client's own working directory")
     try:
-        return await asyncio.to_thread(Workspace, cwd)
+        workspace = await asyncio.to_thread(Workspace, cwd)
+        # What JSON cannot carry cannot be recorded or answered either.
+        os.fspath(workspace.root).encode()
+        return workspace
+    except UnicodeEncodeError as exc:
+        raise Refusal("bad_cwd", f"cannot work in {cwd[:500]}: {NOT_UTF8}", "rename the directory") from exc
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a path"
         raise Refusal("bad_cwd", f"cannot work in {cwd[:500]}: {why.lower()}", "go to a directory that exists") from exc
@@ -394,10 +440,6 @@ async def _workspace(cwd: str) -> Workspace:
 def _busy_notes(params: SessionCreate, live: Session) -> tuple[str, ...]:
     wanted = [name for name in (params.mode, params.model) if name not in (None, live.agent.mode, live.agent.label)]
     return ("a run is going on: mode, model and keys stay as they are",) if wanted else ()
-
-
-def _unused(session: Session) -> bool:
-    return session.state == "idle" and not session.queued and not session.feed.subscriptions
 
 
 def _secrets(choice: Choice | None, env: Mapping[str, str], config: Config) -> tuple[str, ...]:

@@ -197,12 +197,15 @@ class Session:
         """Prompts that wait."""
         return len(self._queue)
 
+    def touch(self) -> None:
+        """Somebody wants it: count its idle time from now."""
+        self.idle_since_s = self._services.clock.monotonic()
+
     # --- what clients ask for
 
     async def prompt(self, text: str) -> tuple[str, int]:
         """Accept a prompt, saved: its id and how many are before it. Raises Refusal when too many wait or it is too long."""
-        if self._closed:
-            raise Refusal("stopping", "the session is being closed", "create it again with its id")
+        self._check_open()
         if len(self._queue) >= MAX_QUEUED_PROMPTS:
             raise Refusal(
                 "overloaded", f"{MAX_QUEUED_PROMPTS} prompts are waiting already", "wait for a run to end, or cancel"
@@ -226,8 +229,13 @@ class Session:
                 self._saved(None)
             except StoreError as exc:
                 self._saved(exc)
+            self._check_open()  # it may have been closed meanwhile, and its queue cleared
         self._start_worker()
         return queued.prompt, ahead
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Refusal("stopping", "the session is being closed", "create it again with its id")
 
     def cancel(self) -> bool:
         """Stop the run at once and clear the queue; whether there was anything to stop."""
