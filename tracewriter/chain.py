@@ -21,7 +21,9 @@ Item = Found | Note
 
 # Lines that a reader has to see one by one: drops stand for more than one number, the others begin and end a recording.
 _SPECIAL: Final = BytesAhoCorasick(
-    [b'"event":"trace.drop.observed"', b'"event":"session.record.'], matchkind=MatchKind.LeftmostFirst
+    # without what all lines begin with: the pass looks at the first bytes, and would stop at every line
+    [b'.drop.observed"', b'.record.started"', b'.record.finished"'],
+    matchkind=MatchKind.LeftmostFirst,
 ).find_matches_as_indexes
 
 
