@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RUN: Final = Option(("--run",), "only this run of the session", "RUN")
-_IDS: Final = 'An id may be shortened as far as it stays unambiguous; "last" is the newest; a directory works too.'
+_IDS: Final = (
+    'An id may be shortened as far as it stays unambiguous; "last" is the newest. The directory of a trace works too: '
+    "./NAME, or NAME where no id begins so."
+)
 
 COMMANDS: Final = (
     Command(

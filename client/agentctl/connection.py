@@ -12,11 +12,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from agentctl import __version__, wire
-from agentctl.errors import ClientError, DaemonGone, NoDaemon, Refused, UsageProblem
+from agentctl import __version__, processes, wire
+from agentctl.errors import ClientError, DaemonGone, NoAnswer, NoDaemon, Refused, UsageProblem
+from agentctl.world import Patience
 from agentd.paths import address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentctl.wire import Json
 
 PROTOCOL: Final = 1
@@ -25,7 +28,8 @@ MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 # Notifications that arrive while an answer is awaited. More than these mean a daemon that does not answer.
 MAX_WAITING: Final = 65_536
 CONNECT_S: Final = 5.0
-CALL_S: Final = 30.0
+# JSON-RPC's code for it in PROTOCOL.md, for an answer that names no kind.
+_OVERLOADED: Final = -32001
 
 # What a refusal's kind means for the exit code; the rest is "refused".
 _USAGE_KINDS: Final = frozenset(
@@ -65,10 +69,18 @@ class LineBuffer:
 
 
 class Connection:
-    """One connection to the daemon. Owns the socket; after DaemonGone it is of no further use."""
+    """One connection to the daemon. Owns the socket; after DaemonGone it is of no further use.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `note` gets one line, once, when an answer takes long.
+    """
+
+    def __init__(
+        self, sock: socket.socket, patience: Patience | None = None, note: Callable[[str], None] | None = None
+    ) -> None:
         self._sock = sock
+        self.patience = patience or Patience()
+        self._note = note
+        self.pid = processes.peer(sock)
         self._lines = LineBuffer()
         self._arrived: deque[Json] = deque()
         self._next_id = 1
@@ -77,29 +89,45 @@ class Connection:
         """End the connection; what runs in the daemon goes on."""
         self._sock.close()
 
-    def call(self, method: str, params: Json, timeout_s: float = CALL_S) -> Json:
+    def call(self, method: str, params: Json, timeout_s: float | None = None) -> Json:
         """Ask, and wait for the answer; notifications that come meanwhile are kept for `next_notice`.
 
-        Raises Refused, UsageProblem or NoDaemon for an error answer by its kind, DaemonGone when the connection ends or no
-        answer came in time.
+        An error without an id answers too: the daemon could not read the request that it is about, and only one is out at
+        a time. Raises Refused, UsageProblem or NoDaemon for an error answer by its kind, DaemonGone when the connection
+        ends, NoAnswer when no answer came in time.
         """
+        timeout_s = self.patience.call_s if timeout_s is None else timeout_s
         number, self._next_id = self._next_id, self._next_id + 1
         self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params}, timeout_s)
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
         kept: deque[Json] = deque()
         while True:
             if not self._arrived:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._receive(left):
-                    raise DaemonGone(f"agentd did not answer {method} in {timeout_s:.0f} s", "agentctl status")
+                self._await(method, begun, timeout_s)
                 continue
             message = self._arrived.popleft()
-            if message.get("id") == number and "method" not in message:
+            if _is_answer(message, number):
                 self._arrived.extendleft(reversed(kept))
                 return _answer(message)
             kept.append(message)
             if len(kept) > MAX_WAITING:
-                raise DaemonGone(f"agentd sent {MAX_WAITING:,} events, but no answer to {method}")
+                raise NoAnswer(f"agentd sent {MAX_WAITING:,} events, but no answer to {method}")
+
+    def _await(self, method: str, begun: float, timeout_s: float) -> None:
+        """Receive something, or say that it takes long, or give up."""
+        waited = time.monotonic() - begun
+        slow_s = self.patience.slow_s
+        say_so = self._note is not None and slow_s < timeout_s
+        left = (slow_s if say_so and waited < slow_s else timeout_s) - waited
+        if left > 0 and self._receive(left):
+            return
+        waited = time.monotonic() - begun
+        if waited >= timeout_s:
+            raise NoAnswer(*processes.silence(self.pid, f"did not answer {method} in {timeout_s:.0f} s"))
+        if say_so and self._note is not None and waited >= slow_s:
+            who = f"agentd (pid {self.pid})" if self.pid else "agentd"
+            self._note(f"{who} has not answered for {slow_s:.0f} s; waiting up to {timeout_s:.0f} s")
+            self._note = None
 
     def next_notice(self, timeout_s: float, wake: int = -1) -> wire.Notice | None:
         """The next notice; None when none came in time, or when the descriptor `wake` became readable (not read here)."""
@@ -114,7 +142,10 @@ class Connection:
                 return None
 
     def _send(self, message: Json, timeout_s: float) -> None:
-        line = json.dumps(message, separators=(",", ":")).encode()
+        try:
+            line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError as problem:
+            raise UsageProblem("something to be sent holds bytes that are no UTF-8 text") from problem
         if len(line) >= MAX_LINE_BYTES:
             raise UsageProblem(
                 "that is too much: a message may have 8 MiB", "put long material into files in the workspace"
@@ -123,9 +154,14 @@ class Connection:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(line + b"\n")
         except TimeoutError as problem:
-            raise DaemonGone("agentd does not read what it is sent", "agentctl status") from problem
+            raise NoAnswer(
+                *processes.silence(self.pid, f"did not read what it was sent in {timeout_s:.0f} s")
+            ) from problem
         except OSError as problem:
-            raise DaemonGone("agentd closed the connection") from problem
+            # It may have said why before it closed: then that is the answer.
+            while not any(_is_answer(message, -1) for message in self._arrived):
+                if not self._receive(timeout_s):
+                    raise DaemonGone("agentd closed the connection") from problem
 
     def _receive(self, timeout_s: float, wake: int = -1) -> bool:
         poll = select.poll()
@@ -153,23 +189,31 @@ def _decoded(line: bytes) -> Json | None:
     return message if isinstance(message, dict) else None
 
 
+def _is_answer(message: Json, number: int) -> bool:
+    if "method" in message:
+        return False
+    return message.get("id") == number or (message.get("id") is None and "error" in message)
+
+
 def _answer(message: Json) -> Json:
     if "error" not in message:
         return wire.obj(message, "result")
     error = wire.obj(message, "error")
     data = wire.obj(error, "data")
     kind, hint = wire.string(data, "kind"), wire.string(data, "hint")
+    if not kind and error.get("code") == _OVERLOADED:
+        kind = "overloaded"
     raise problem_of(kind, wire.string(error, "message") or "agentd gave an error without words", hint)
 
 
 def problem_of(kind: str, message: str, hint: str) -> ClientError:
     """The exception for a refusal of this kind (PROTOCOL.md): it decides the exit code."""
     if kind in _USAGE_KINDS:
-        return UsageProblem(message, hint)
+        return UsageProblem(message, hint, kind)
     if kind == "stopping":
-        return Stopping(message, hint)
+        return Stopping(message, hint, kind)
     if kind in _NO_DAEMON_KINDS:
-        return NoDaemon(message, hint or "agentctl stop, then try again")
+        return NoDaemon(message, hint or "agentctl stop, then try again", kind)
     return Refused(message, hint, kind)
 
 
@@ -177,17 +221,19 @@ class Stopping(NoDaemon):
     """The daemon is about to end; another one can be started when it is gone."""
 
 
-def connect(path: str, timeout_s: float = CONNECT_S) -> Connection | None:
+def connect(
+    path: str, patience: Patience | None = None, note: Callable[[str], None] | None = None
+) -> Connection | None:
     """Connect to the daemon's socket, None when nobody listens there. Raises NoDaemon when it cannot be reached."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + CONNECT_S
     try:
         while True:
             try:
-                sock.settimeout(timeout_s)
+                sock.settimeout(CONNECT_S)
                 with address(path) as name:
                     sock.connect(name)
-                return Connection(sock)
+                return Connection(sock, patience, note)
             except BlockingIOError as problem:  # its backlog is full: it is alive, and busy
                 if time.monotonic() >= deadline:
                     raise NoDaemon("agentd takes no more connections", "try again in a moment") from problem
@@ -204,8 +250,22 @@ def connect(path: str, timeout_s: float = CONNECT_S) -> Connection | None:
         raise
 
 
-def greet(connection: Connection, timeout_s: float = CONNECT_S) -> wire.Hello:
-    """The handshake: only after it is the daemon ready. Raises NoDaemon when there is no common protocol."""
-    return wire.hello(
-        connection.call("initialize", {"protocol": PROTOCOL, "client": f"agentctl {__version__}"}, timeout_s)
-    )
+def greet(connection: Connection) -> wire.Hello:
+    """The handshake: only after it is the daemon ready.
+
+    Raises NoDaemon when there is no common protocol, Refused when it has no room for one more client.
+    """
+    client: Json = {"protocol": PROTOCOL, "client": f"agentctl {__version__}"}
+    try:
+        return wire.hello(connection.call("initialize", client, connection.patience.greet_s))
+    except Refused as problem:
+        if problem.kind != "overloaded":
+            raise
+        hint = problem.hint or "end some of its clients, or try again later"
+        raise Refused(f"agentd has no room: {problem.message}", hint, problem.kind) from problem
+    except DaemonGone as problem:
+        who = f"agentd (pid {connection.pid})" if connection.pid else "agentd"
+        raise DaemonGone(
+            f"{who} closed the connection without a word",
+            "it is ending, or has no room for more: try again in a moment",
+        ) from problem

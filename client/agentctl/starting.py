@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from agentctl.connection import Connection, Stopping, connect, greet
 from agentctl.errors import DaemonGone, NoDaemon
+from agentctl.log_file import last_line, open_log, where_it_says_more
 from agentd.paths import agentd_socket, private_dir, runtime_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agentctl.wire import Hello
+    from agentctl.world import Patience
+
+    Note = Callable[[str], None]
 
 READY_S: Final = 20.0
 # When the one started here died, another client's may be about to answer; when none does, the lock may have been held by
@@ -27,7 +31,6 @@ READY_S: Final = 20.0
 OTHERS_S: Final = 0.7
 ALREADY_RUNS: Final = 3  # agentd's exit code when another one serves, or is just ending: worth another try
 MAX_STARTS: Final = 3  # but one that says its configuration is wrong would only say so again
-MAX_LOG_BYTES: Final = 1024 * 1024
 _SECRET_WORDS: Final = frozenset(
     {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PAT", "CREDENTIALS", "AUTH"}
 )
@@ -46,9 +49,11 @@ class Child(Protocol):
         """It outlives us."""
 
 
-def find_daemon(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
+def find_daemon(
+    env: Mapping[str, str], patience: Patience | None = None, note: Note | None = None
+) -> tuple[Connection, Hello] | None:
     """The running daemon, greeted; None when there is none. Raises NoDaemon when it cannot be spoken to."""
-    connection = connect(agentd_socket(env))
+    connection = connect(agentd_socket(env), patience, note)
     if connection is None:
         return None
     try:
@@ -59,29 +64,38 @@ def find_daemon(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
 
 
 def open_daemon(
-    env: Mapping[str, str], start: Callable[[Mapping[str, str]], Child] | None = None
+    env: Mapping[str, str],
+    start: Callable[[Mapping[str, str]], Child] | None = None,
+    patience: Patience | None = None,
+    note: Note | None = None,
 ) -> tuple[Connection, Hello]:
-    """The running daemon, or a new one, greeted. Raises NoDaemon saying why there is none."""
+    """The running daemon, or a new one, greeted. Raises NoDaemon saying why there is none.
+
+    `note` gets a line when a daemon takes long to answer, or is started without a log.
+    """
     deadline = time.monotonic() + READY_S
     child: Child | None = None
     starts = 0
     died_at = 0.0
     pause = 0.005
+    met: DaemonGone | None = None
     try:
         while True:
-            found = _try(env)
+            found, met = _try(env, patience, note, met)
             if found is not None:
                 return found
             now = time.monotonic()
             if child is None:
-                child, starts, died_at = (start or start_agentd)(env), starts + 1, 0.0
+                child = start(env) if start is not None else start_agentd(env, note=note if not starts else None)
+                starts, died_at = starts + 1, 0.0
             elif child.exit_code() is not None and not died_at:
                 died_at = now
             elif now >= deadline or (
                 _gave_up(died_at, now) and (starts == MAX_STARTS or child.exit_code() != ALREADY_RUNS)
             ):
-                raise _not_started(child, env)
+                raise met if met is not None and child.exit_code() == ALREADY_RUNS else _not_started(child, env)
             elif _gave_up(died_at, now):
+                child.release()
                 child = None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
@@ -94,11 +108,16 @@ def _gave_up(died_at: float, now: float) -> bool:
     return died_at > 0 and now >= died_at + OTHERS_S
 
 
-def _try(env: Mapping[str, str]) -> tuple[Connection, Hello] | None:
+def _try(
+    env: Mapping[str, str], patience: Patience | None, note: Note | None, met: DaemonGone | None
+) -> tuple[tuple[Connection, Hello] | None, DaemonGone | None]:
+    """The daemon, when there is one, and how the last one that was met sent us away."""
     try:
-        return find_daemon(env)
-    except (DaemonGone, Stopping):
-        return None  # one that is just ending; the next look finds nobody
+        return find_daemon(env, patience, note), met
+    except DaemonGone as problem:
+        return None, problem  # one that is just ending (the next look finds nobody), or has no room
+    except Stopping:
+        return None, met
 
 
 def _not_started(child: Child, env: Mapping[str, str]) -> NoDaemon:
@@ -106,7 +125,7 @@ def _not_started(child: Child, env: Mapping[str, str]) -> NoDaemon:
     words = child.last_words().removeprefix("agentd: ")
     code = child.exit_code()
     how = "did not answer in time" if code is None else f"ended with exit code {code}"
-    return NoDaemon(f"agentd {how}: {words}" if words else f"agentd {how}", f"its log: {log}")
+    return NoDaemon(f"agentd {how}: {words}" if words else f"agentd {how}", where_it_says_more(log))
 
 
 def log_file(env: Mapping[str, str]) -> str:
@@ -114,20 +133,26 @@ def log_file(env: Mapping[str, str]) -> str:
     return os.path.join(runtime_dir(env), "agentd.log")
 
 
-def start_agentd(env: Mapping[str, str], python: str = sys.executable) -> Child:
-    """Start the enabled systemd unit, else a detached process. Raises NoDaemon when neither can be started."""
+def start_agentd(env: Mapping[str, str], python: str = sys.executable, note: Note | None = None) -> Child:
+    """Start the enabled systemd unit, else a detached process. Raises NoDaemon when neither can be started.
+
+    Where its log should be may lie something else, as old as a mistake or as new as an attack: it is neither waited for
+    nor followed, the daemon starts without a log, and `note` gets a line about it.
+    """
     unit = enabled_unit(env)
     if unit and _systemctl_start(unit):
         return _Unit(unit)
     try:
         private_dir(runtime_dir(env))
-        log = _open_log(log_file(env))
+        log, problem_of_log = open_log(log_file(env))
     except OSError as problem:
         where = problem.filename or runtime_dir(env)
         reason = problem.strerror or str(problem)
         raise NoDaemon(
             f"cannot write to {where}: {reason}", "agentd needs a directory of its own: set AGENTD_HOME to one"
         ) from problem
+    if problem_of_log and note is not None:
+        note(f"agentd starts without a log: {problem_of_log}")
     try:
         return _Process([python, "-P", "-m", "agentd", "serve"], daemon_env(env), log, log_file(env))
     except OSError as problem:
@@ -180,18 +205,6 @@ def _systemctl_start(unit: str) -> bool:
         return False
 
 
-def _open_log(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        if os.stat(path, follow_symlinks=False).st_size > MAX_LOG_BYTES:
-            os.replace(path, path + ".1")
-    except FileNotFoundError:
-        pass
-    log = os.open(path, flags, 0o600)
-    os.fchmod(log, 0o600)
-    return log
-
-
 class _Process:
     """A detached daemon: its own session, no pipe of ours, its errors in the log."""
 
@@ -214,14 +227,7 @@ class _Process:
         return self._process.poll()
 
     def last_words(self) -> str:
-        try:
-            with open(self._path, "rb") as log:
-                end = log.seek(0, os.SEEK_END)
-                log.seek(max(self._from, end - 4096))
-                lines = log.read(4096).decode("utf-8", "replace").split("\n")
-        except OSError:
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last_line(self._path, self._from)
 
     def release(self) -> None:
         # It is meant to outlive this process; Popen's destructor would warn that it does.

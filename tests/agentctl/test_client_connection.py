@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentctl import wire
 from agentctl.connection import MAX_LINE_BYTES, Connection, LineBuffer, connect, greet, problem_of
-from agentctl.errors import DaemonGone, NoDaemon, UsageProblem
+from agentctl.errors import DaemonGone, NoAnswer, NoDaemon, UsageProblem
 from agentctl.starting import find_daemon
 from agentd.paths import agentd_socket
 from tests.agentctl.fake_daemon import HELLO, FakeDaemon, delta, refusal, send
@@ -71,7 +71,7 @@ def test_notices_that_come_before_an_answer_are_kept_in_order(pair: tuple[Connec
 
 def test_no_answer_in_time_is_said(pair: tuple[Connection, socket.socket]) -> None:
     connection, theirs = pair
-    with theirs, pytest.raises(DaemonGone, match="did not answer daemon/status"):
+    with theirs, pytest.raises(NoAnswer, match="did not answer daemon/status"):
         connection.call("daemon/status", {}, 0.05)
     connection.close()
 

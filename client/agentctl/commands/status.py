@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def run(parsed: Parsed, world: World) -> int:
     """Exit 0 when a daemon answered, 3 when there is none."""
-    found = find_daemon(world.env)
+    # Who asks how it goes wants to hear of a silence when others would begin to worry.
+    found = find_daemon(world.env, world.patience._replace(greet_s=world.patience.slow_s))
     if found is None:
         return _absent(parsed, world)
     connection, _ = found

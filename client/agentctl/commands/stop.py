@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from agentctl import processes
 from agentctl.connection import Stopping, connect
 from agentctl.errors import DONE, INCOMPLETE, DaemonGone
 from agentctl.starting import find_daemon
@@ -20,8 +21,11 @@ GONE_S: Final = 20.0
 
 
 def run(parsed: Parsed, world: World) -> int:
-    """Exit 0 when no daemon runs any more (or it will stop when idle), 1 when it did not end in time."""
-    found = find_daemon(world.env)
+    """Exit 0 when no daemon runs any more (or it will stop when idle), 1 when it did not end in time.
+
+    Raises NoAnswer, naming the process and what ends it, when the daemon does not even answer.
+    """
+    found = find_daemon(world.env, world.patience, world.out.note)
     if found is None:
         return _tell(parsed, world, was_running=False, stopped=True, text="agentd is not running")
     connection, hello = found
@@ -36,6 +40,8 @@ def run(parsed: Parsed, world: World) -> int:
         connection.close()
     text = f"agentd (pid {hello.pid}) stopped" if stopped else f"agentd (pid {hello.pid}) is still stopping"
     _tell(parsed, world, was_running=True, stopped=stopped, text=text)
+    if not stopped:
+        world.out.note(processes.silence(hello.pid, "")[1])
     return DONE if stopped else INCOMPLETE
 
 
@@ -54,7 +60,7 @@ def _gone(connection: Connection, world: World, pid: int, timeout_s: float) -> b
     except DaemonGone:
         pass  # the connection ends before the process, and its lock, do
     while time.monotonic() < deadline:
-        if not _alive(pid) and not _listening(world):
+        if processes.state(pid) in ("", "Z") and not _listening(world):
             return True
         time.sleep(0.02)
     return False
@@ -66,15 +72,6 @@ def _listening(world: World) -> bool:
         return False
     again.close()
     return True
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            state = stat.read(512).rpartition(b")")[2].split()[:1]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != [b"Z"]  # a zombie holds no lock; who should reap it may never do so
 
 
 def _tell(parsed: Parsed, world: World, *, was_running: bool, stopped: bool, text: str) -> int:

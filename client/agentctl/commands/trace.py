@@ -10,9 +10,9 @@ import msgspec
 
 from agentctl import format as fmt
 from agentctl.errors import DONE, UsageProblem
-from agentctl.ids import choose, recorded
+from agentctl.ids import choose, matching, recorded
 from agentd.paths import traces_dir
-from tracewriter.reader import list_sessions
+from tracewriter.reader import list_sessions, segment_numbers
 
 if TYPE_CHECKING:
     from agentctl.arguments import Parsed
@@ -39,7 +39,7 @@ def _run(name: str, parsed: Parsed, world: World) -> int:
 
         typed = parsed.operands[0] if parsed.operands else "last"
         awaited = "/" in typed and parsed.has("follow")  # it may appear yet
-        return trace_tail.run(Path(world.cwd, typed) if awaited else find(typed, world), parsed, world)
+        return trace_tail.run(Path(world.cwd, typed) if awaited else find_trace(typed, world), parsed, world)
     if name in ("trace prune", "trace pin", "trace unpin", "trace undelete"):
         from agentctl.commands import trace_retention
 
@@ -53,7 +53,7 @@ def _run(name: str, parsed: Parsed, world: World) -> int:
         return trace_verify.run(paths, parsed, world)
     if not parsed.operands:
         raise UsageProblem(f"{name}: ID is missing (or --all)", f"see agentctl {name} --help")
-    path = find(parsed.operands[0], world)
+    path = find_trace(parsed.operands[0], world)
     if name == "trace verify":
         from agentctl.commands import trace_verify
 
@@ -68,9 +68,12 @@ def _run(name: str, parsed: Parsed, world: World) -> int:
 
 
 def find(typed: str, world: World) -> Path:
-    """The directory of the session that was typed: an id or its beginning, "last", or a path. Raises UsageProblem."""
+    """The directory of the session that was typed: an id or its beginning, "last", or a trace's directory.
+
+    A word without a slash is a directory only when no id begins so. Raises UsageProblem.
+    """
+    path = Path(world.cwd, typed)
     if "/" in typed:
-        path = Path(world.cwd, typed)
         if not path.is_dir():
             raise UsageProblem(f"there is no directory {path}", "agentctl trace ls")
         return path
@@ -80,7 +83,28 @@ def find(typed: str, world: World) -> Path:
         if not sessions:
             raise UsageProblem(f"nothing is recorded in {root}", "agentctl demo")
         return sessions[0].path
-    return Path(choose(typed, recorded(root)).path)
+    known = recorded(root)
+    if typed and not matching(typed, known) and path.is_dir():
+        return path
+    return Path(choose(typed, known).path)
+
+
+def find_trace(typed: str, world: World) -> Path:
+    """As `find`, for what is to be read. Raises UsageProblem for any other directory too."""
+    path = find(typed, world)
+    if path.parent.parent == Path(traces_dir(world.env)):
+        return path  # a session of ours may have nothing yet
+    dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # With all segments gone the other two still say that there were some: that is damage, and the reader's to say.
+        if segment_numbers(dir_fd) or not {"manifest.json", "digests"}.isdisjoint(os.listdir(dir_fd)):
+            return path
+    finally:
+        os.close(dir_fd)
+    raise UsageProblem(
+        f"no trace is here: {path}",
+        "a trace is a directory with 000001.jsonl in it; agentctl trace ls shows those kept",
+    )
 
 
 def _ls(parsed: Parsed, world: World) -> int:

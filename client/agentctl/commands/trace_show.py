@@ -8,6 +8,7 @@ import msgspec
 
 from agentctl import format as fmt
 from agentctl.errors import DAMAGED, DONE
+from agentctl.ids import choose_run
 from agentctl.trace_lines import note_line, record_lines
 from tracewriter.findings import Note
 from tracewriter.reader import read
@@ -23,17 +24,24 @@ if TYPE_CHECKING:
 
 
 def run(path: Path, parsed: Parsed, world: World) -> int:
-    """Exit 5 when damage was found, else 0."""
-    return show(read(path), world.out, run_prefix=parsed.value("run") or "", as_json=parsed.has("json"))
+    """Exit 5 when damage was found, else 0. Raises UsageProblem for a run that is not in the session."""
+    typed = parsed.value("run")
+    run = choose_run(typed, _runs(path)) if typed is not None else ""
+    return show(read(path), world.out, run=run, as_json=parsed.has("json"))
 
 
-def show(items: Iterable[Found | Note], out: Output, *, run_prefix: str = "", as_json: bool = False) -> int:
-    """Show what was found, as it is found. Ends early, and quietly, when nobody reads on."""
+def _runs(path: Path) -> list[str]:
+    runs = (item.record.run for item in read(path) if not isinstance(item, Note))
+    return list(dict.fromkeys(run for run in runs if run))
+
+
+def show(items: Iterable[Found | Note], out: Output, *, run: str = "", as_json: bool = False) -> int:
+    """Show what was found, as it is found; of one run only when it is named. Ends early, and quietly, when nobody reads on."""
     tally = _Tally()
     view = _Json(out) if as_json else _People(out)
     for item in items:
         tally.take(item)
-        if isinstance(item, Note) or (item.record.run or "").startswith(run_prefix):
+        if isinstance(item, Note) or not run or item.record.run == run:
             view.show(item)
         if out.closed:
             return DONE

@@ -89,7 +89,7 @@ def _ask_writer(world: World) -> tuple[Status | None, str, bool]:
 def _ask_daemon(world: World) -> tuple[Json | None, str]:
     """The daemon's answer to trace/status; None when none runs, or it is too old to know."""
     try:
-        found = find_daemon(world.env)
+        found = find_daemon(world.env, world.patience._replace(greet_s=world.patience.slow_s))
         if found is None:
             return None, ""
         connection, _ = found
@@ -98,7 +98,7 @@ def _ask_daemon(world: World) -> tuple[Json | None, str]:
         finally:
             connection.close()
     except ClientError as problem:
-        return None, problem.message
+        return None, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
 
 
 def _kept(world: World) -> Kept:

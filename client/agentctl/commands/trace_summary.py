@@ -9,7 +9,8 @@ import msgspec
 
 from agentctl import format as fmt
 from agentctl.commands.trace_show import note_json
-from agentctl.errors import DAMAGED, DONE, UsageProblem
+from agentctl.errors import DAMAGED, DONE
+from agentctl.ids import choose_run
 from agentctl.safe_text import safe_line
 from agentctl.summary import RunSummary, Summary, summarise
 from agentctl.trace_lines import note_line
@@ -30,13 +31,8 @@ def run(path: Path, parsed: Parsed, world: World) -> int:
     summary = summarise(read(path))
     wanted = parsed.value("run")
     if wanted is not None:
-        runs = tuple(run for run in summary.runs if run.run.startswith(wanted.lower()))
-        if len(runs) != 1:
-            names = ", ".join(run.run for run in summary.runs[:8]) or "none"
-            raise UsageProblem(
-                f"{'no' if not runs else 'more than one'} run {wanted!r} in this session", f"its runs: {names}"
-            )
-        summary = msgspec.structs.replace(summary, runs=runs)
+        chosen = choose_run(wanted, [run.run for run in summary.runs])
+        summary = msgspec.structs.replace(summary, runs=tuple(run for run in summary.runs if run.run == chosen))
     if parsed.has("json"):
         world.out.json(as_json(path, summary))
     else:
