@@ -20,11 +20,11 @@ from tracewriter.segment import Header, count_lines
 Item = Found | Note
 
 # Lines that a reader has to see one by one: drops stand for more than one number, the others begin and end a recording.
-_SPECIAL: Final = BytesAhoCorasick(
-    # without what all lines begin with: the pass looks at the first bytes, and would stop at every line
-    [b'.drop.observed"', b'.record.started"', b'.record.finished"'],
-    matchkind=MatchKind.LeftmostFirst,
-).find_matches_as_indexes
+# One automaton each: a single pattern is looked for at 40 GB/s, these two together at 0.4.
+_SPECIAL: Final = tuple(
+    BytesAhoCorasick([name], matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+    for name in (b"trace.drop.observed", b"session.record.")
+)
 
 
 class Bulk(Struct, frozen=True):
@@ -90,7 +90,13 @@ class Chain:
 
     def _as_bulk(self, block: Block) -> Bulk | None:
         """The whole range at once, when its ends and its count continue the chain and nothing in it is special."""
-        if self._doubt is not None or self._maybe_tail or self._bad_lines or self._anywhere or _SPECIAL(block.data):
+        if (
+            self._doubt is not None
+            or self._maybe_tail
+            or self._bad_lines
+            or self._anywhere
+            or any(find(block.data) for find in _SPECIAL)
+        ):
             return None
         start = block.data.find(b"\n") + 1 if block.offset == 0 else 0
         count = count_lines(block.data) - (block.offset == 0)
