@@ -10,6 +10,7 @@ from agentctl import __version__, catalog
 from agentctl.arguments import help_of, parse
 from agentctl.errors import DONE, INCOMPLETE, INTERRUPTED, ClientError
 from agentctl.output import Output
+from agentctl.undecodable import require_places
 from agentctl.world import World
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def main() -> int:
     stdin, stdout, stderr = (_usable(stream) for stream in (sys.stdin, sys.stdout, sys.stderr))
     out = Output(stdout, stderr, os.environ)
     try:
-        code = run(sys.argv[1:], World(os.environ, _cwd(), stdin, out))
+        code = run(sys.argv[1:], World(os.environ, _cwd(), stdin, out, started_as=sys.argv[0]))
     except KeyboardInterrupt:
         out.note("interrupted")
         code = INTERRUPTED
@@ -51,19 +52,20 @@ def run(words: Sequence[str], world: World) -> int:
 
 def _command(words: Sequence[str], world: World) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        world.out.line(catalog.help_text(words[1:]))
+        world.out.lines(catalog.help_text(words[1:]))
         return DONE if words else 2
     if words[0] in ("-V", "--version"):
         world.out.line(f"agentctl {__version__}")
         return DONE
     if len(words) == 2 and words[0] == "trace" and words[1] in ("-h", "--help"):
-        world.out.line(catalog.help_text(["trace"]))
+        world.out.lines(catalog.help_text(["trace"]))
         return DONE
     command, rest = catalog.find(words)
     parsed = parse(command, rest)
     if parsed.wants_help:
-        world.out.line(help_of(command))
+        world.out.lines(help_of(command))
         return DONE
+    require_places(world.env)
     return _dispatch(command, parsed, world)
 
 
@@ -95,7 +97,8 @@ def _usable(stream: TextIO | None) -> TextIO:
         return open(os.devnull, "r+", encoding="utf-8")
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
+        # What is no text on standard input is treated as it is in arguments, which come so from the interpreter.
+        reconfigure(errors="surrogateescape" if stream is sys.stdin else "backslashreplace")
     return stream
 
 

@@ -46,7 +46,11 @@ class Output:
             self._mid_line = False
 
     def line(self, text: str = "", style: str = "") -> None:
-        """A line (or lines) of a result."""
+        """One line of a result, whatever is in it: a name with a newline in it makes no second row."""
+        self._write(_styled(safe_line(text), style, on=self._colour_out) + "\n")
+
+    def lines(self, text: str, style: str = "") -> None:
+        """Text that is meant to have lines and tabs of its own."""
         self._write(_styled(safe_text(text), style, on=self._colour_out) + "\n")
 
     def json(self, value: object) -> None:
@@ -58,13 +62,13 @@ class Output:
         self._write(safe_json(line) + "\n")
 
     def note(self, text: str, style: str = "") -> None:
-        """A line on stderr. On a terminal it never lands in the middle of an answer's line."""
+        """One line on stderr. On a terminal it never lands in the middle of an answer's line."""
         if self.stdout_tty and self.stderr_tty:
             self.end_line()
         if self.notes_closed:
             return
         try:
-            self._stderr.write(_styled(safe_text(text), style, on=self._colour_err) + "\n")
+            self._stderr.write(_styled(safe_line(text), style, on=self._colour_err) + "\n")
             self._stderr.flush()
         except BrokenPipeError:
             self.notes_closed = True  # nobody reads the notes: that must not stop the work

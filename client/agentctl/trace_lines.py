@@ -1,4 +1,4 @@
-"""Records and notes as people read them. Pure: a finding in, lines out, nothing made safe yet (Output does that).
+"""Records and notes as people read them. Pure: a finding in, lines out, each without a line break. Output makes them safe.
 
 Every kind of event has its words here; mypy's exhaustive match finds the one that was forgotten.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 
 from agentctl import format as fmt
+from agentctl.safe_text import safe_line
 from agentctl.trace_events import plain, typed
 from agentctl.wire import main_argument
 from tracewriter.events import (
@@ -51,12 +52,13 @@ _INDENT: Final = " " * 9
 
 
 def record_lines(found: Found) -> list[str]:
-    """One line for a record (seq, local time, event, key facts), and the diff under a changed file."""
+    """One line for a record (seq, local time, event, key facts), and the lines of the diff under a changed file."""
     record = found.record
     event = typed(record)
     at = record.ts.astimezone().strftime("%H:%M:%S.%f")[:-3]
     doubt = f"  [{found.state}]" if found.state in ("unverified", "unfinished") else ""
-    head = f"{record.seq:>6}  {at}  {record.event:<26}  {fmt.first_line(facts(event), _LINE_CHARS)}{doubt}"
+    said = fmt.first_line(safe_line(facts(event)), _LINE_CHARS)
+    head = f"{record.seq:>6}  {at}  {safe_line(record.event):<26}  {said}{doubt}"
     return [head.rstrip(), *_body(event)]
 
 
@@ -68,7 +70,7 @@ def note_line(note: Note) -> str:
 
 
 def facts(event: Event | UnknownEvent) -> str:
-    """What an event says, in one line (its first line is what counts)."""
+    """What an event says, in one line (a name in it may hold line breaks of its own)."""
     match event:
         case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved():
             return _session_facts(event)

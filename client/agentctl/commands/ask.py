@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agentctl import format as fmt
 from agentctl import wire
 from agentctl.connection import Stopping
-from agentctl.errors import DONE, INCOMPLETE, INTERRUPTED, REFUSED, DaemonGone, Refused, UsageProblem
-from agentctl.ids import Recorded, choose
+from agentctl.errors import (
+    DONE,
+    INCOMPLETE,
+    INTERRUPTED,
+    REFUSED,
+    DaemonGone,
+    NoAnswer,
+    NoDaemon,
+    Refused,
+    UsageProblem,
+)
+from agentctl.ids import Recorded, choose, matching, recorded
 from agentctl.interrupts import Interrupts
 from agentctl.render import LiveRun, run_line
 from agentctl.starting import open_daemon
+from agentctl.undecodable import repaired, require_text
+from agentd.paths import traces_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +84,8 @@ def request_of(parsed: Parsed, prompt: str, cwd: str) -> Request:
         raise UsageProblem("ask: an ephemeral session cannot be continued", "see agentctl ask --help")
     if not cwd:
         raise UsageProblem("the current directory no longer exists", "cd to one that does")
+    for name in ("model", "base-url", "uds", "session"):
+        require_text(f"ask: --{name}", parsed.value(name) or "", "see agentctl ask --help")
     uds = parsed.value("uds") or ""
     return Request(
         prompt,
@@ -96,11 +110,15 @@ def _prompt(parsed: Parsed, world: World) -> str:
         raise UsageProblem("ask: the prompt is empty", "see agentctl ask --help")
     if len(prompt) > MAX_PROMPT_BYTES:
         raise UsageProblem("ask: the prompt is over 4 MiB", "put long material into files in the workspace")
-    return prompt
+    text, replaced = repaired(prompt)
+    if replaced:
+        world.out.note(f"the prompt is not all UTF-8: {fmt.count(replaced, 'byte')} replaced by U+FFFD", "yellow")
+    return text
 
 
 def ask(request: Request, world: World, *, quiet: bool = False, as_json: bool = False) -> Answer:
     """Prompt the daemon (started when needed) and show the run. Raises ClientError when no run came to be."""
+    require_text("the current directory's name", world.cwd, "agentd can only work in one with a plain name")
     connection, session = _open_session(request, world)
     try:
         with Interrupts() as interrupts:
@@ -113,10 +131,9 @@ def ask(request: Request, world: World, *, quiet: bool = False, as_json: bool = 
 def _open_session(request: Request, world: World) -> tuple[Connection, wire.Session]:
     deadline = time.monotonic() + STOPPING_S
     while True:
-        connection, hello = open_daemon(world.env)
+        connection, hello = open_daemon(world.env, patience=world.patience, note=world.out.note)
         try:
-            params = _create_params(request, world, hello, connection)
-            return connection, wire.session(connection.call("session/create", params))
+            return connection, _create(connection, _create_params(request, world, hello, connection), world)
         except (Stopping, DaemonGone):
             connection.close()
             if time.monotonic() > deadline:
@@ -130,7 +147,7 @@ def _open_session(request: Request, world: World) -> tuple[Connection, wire.Sess
 def _create_params(request: Request, world: World, hello: wire.Hello, connection: Connection) -> Json:
     params: Json = {"cwd": world.cwd, "env": wanted_env(hello.env, world.env)}
     if request.session:
-        params["session"] = _full_id(request.session, connection)
+        params["session"] = _full_id(request.session, connection, world)
     if request.resume_last:
         params["resume_last"] = True
     params["mode"] = request.mode or "plan"  # also when it goes on: writing is asked for each time
@@ -144,18 +161,48 @@ def _create_params(request: Request, world: World, hello: wire.Hello, connection
 
 def wanted_env(names: tuple[str, ...], env: Mapping[str, str]) -> Json:
     """Of the caller's environment what the daemon named, and nothing else."""
-    return {name: env[name] for name in names if name in env}
+    wanted: Json = {}
+    for name in names:
+        if name in env:
+            require_text(name, env[name], f"set {name} again in this shell, or unset it")
+            wanted[name] = env[name]
+    return wanted
 
 
-def _full_id(typed: str, connection: Connection) -> str:
+def _create(connection: Connection, params: Json, world: World) -> wire.Session:
+    try:
+        return wire.session(connection.call("session/create", params))
+    except UsageProblem as problem:
+        if problem.kind != "unknown_session":
+            raise
+        raise _unknown(wire.string(params, "session"), world) from problem
+
+
+def _unknown(typed: str, world: World) -> UsageProblem:
+    """What is wrong with an id that the daemon knows no conversation of: the record may be there all the same."""
+    kept = matching(typed, recorded(traces_dir(world.env)))
+    if not kept:
+        hint = "agentctl trace ls shows the recorded ones; -c goes on with the newest of this directory"
+        return UsageProblem(f"there is no session {typed!r}", hint)
+    session = kept[0].session if len(kept) == 1 else typed
+    return UsageProblem(
+        f"session {session} is recorded, but its conversation is gone: it cannot go on",
+        f"what it did: agentctl trace summary {fmt.short_id(session)}; leave --session away to begin a new one",
+    )
+
+
+def _full_id(typed: str, connection: Connection, world: World) -> str:
     if len(typed) == 32:
-        return typed
+        return typed.lower()
     listed = connection.call("session/list", {"limit": 1000}).get("sessions")
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     ids = [wire.string(row, "session") for row in rows]
     if typed == "last" and ids:
         return ids[0]
-    return choose(typed, [Recorded(session, session) for session in ids]).session
+    known = [Recorded(session, session) for session in ids]
+    if not matching(typed, known):
+        raise _unknown(typed, world)
+    return choose(typed, known).session
 
 
 class _Watch:
@@ -196,7 +243,7 @@ class _Watch:
         try:
             finished = self._follow()
             recording = self._flush()
-        except DaemonGone as problem:
+        except (DaemonGone, NoAnswer) as problem:
             return self._daemon_gone(problem)
         return self._report(finished, recording)
 
@@ -315,9 +362,11 @@ class _Watch:
             # Said even to those who want only the answer: they may count on the record.
             self._out.note(f"recording: {recording.state}{why}", "yellow")
 
-    def _daemon_gone(self, problem: DaemonGone) -> Answer:
+    def _daemon_gone(self, problem: NoDaemon) -> Answer:
         self._out.end_line()
         self._out.note(f"agentctl: {problem.message} before the run had ended", "red")
+        if problem.hint:
+            self._out.note(problem.hint)
         short = fmt.short_id(self._session.session)
         self._out.note(
             f"what it did until then: agentctl trace summary {short}; to go on: agentctl ask --session {short} …"

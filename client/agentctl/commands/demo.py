@@ -7,6 +7,8 @@ record is not, so that it can be read afterwards.
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 import shutil
 import signal
 import socket
@@ -23,6 +25,7 @@ from agentctl.commands import ask, trace_summary, trace_verify
 from agentctl.errors import DONE, INCOMPLETE, ClientError
 from agentctl.starting import daemon_env
 from agentctl.summary import summarise
+from agentctl.undecodable import require_text
 from agentd.paths import address
 from tracewriter.reader import read, verify
 
@@ -67,6 +70,7 @@ def run(parsed: Parsed, world: World) -> int:
     with _ended_in_order():
         place = tempfile.mkdtemp(prefix="agentd-demo-")  # 0700
         try:
+            require_text("TMPDIR", place, "the demo needs a directory with a plain name")
             return _Demo(Path(place), world).run()
         finally:
             shutil.rmtree(place, ignore_errors=True)
@@ -153,7 +157,7 @@ class _Demo:
         )
         for line in lines:
             style = {"+": "green", "-": "red"}.get(line[:1], "")
-            self._out.line(line, style)
+            self._out.lines(line, style)
 
     def _record(self, answer: ask.Answer) -> bool:
         if answer.recording.state == "off":
@@ -177,13 +181,24 @@ class _Demo:
 
     def _next(self, answer: ask.Answer) -> None:
         self._title("Next, in a project of yours")
+        us = command_as_typed(self._world)
         for line in (
-            'with a key:       export OPENAI_API_KEY=…; agentctl ask -b "fix the failing test"',
-            'with Ollama:      agentctl ask -b -m ollama/MODEL "fix the failing test"   (a model from `ollama list`)',
-            f"this record:      agentctl trace show {fmt.short_id(answer.session.session)}",
-            "the daemon:       agentctl status; agentctl stop",
+            f'with a key:       export OPENAI_API_KEY=…; {us} ask -b "fix the failing test"',
+            f'with Ollama:      {us} ask -b -m ollama/MODEL "fix the failing test"   (a model from `ollama list`)',
+            f"this record:      {us} trace show {fmt.short_id(answer.session.session)}",
+            f"the daemon:       {us} status; {us} stop",
         ):
             self._out.line(line)
+
+
+def command_as_typed(world: World) -> str:
+    """The words that start this program again from any directory: its name when a shell finds it, else as it was started."""
+    if shutil.which("agentctl", path=world.env.get("PATH", os.defpath)):
+        return "agentctl"
+    script = os.path.abspath(os.path.join(world.cwd or "/", world.started_as))
+    if os.path.basename(script) == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m agentctl"
+    return shlex.quote(script)
 
 
 class _Model:

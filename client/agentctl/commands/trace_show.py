@@ -76,7 +76,7 @@ class _People:
             self._day = day
             self._out.line(day, "bold")
         for line in record_lines(item):
-            self._out.line(line)
+            self._out.lines(line)
 
     def _note(self, note: Note) -> None:
         self._out.line(note_line(note), "red" if note.damage else "yellow")

@@ -101,7 +101,7 @@ class _View:
             self._day = day
             self._out.line(day, "bold")
         for line in record_lines(found):
-            self._out.line(line)
+            self._out.lines(line)
 
     def _note(self, note: Note) -> None:
         self.damage += note.damage
