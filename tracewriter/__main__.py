@@ -28,6 +28,7 @@ from tracewriter.server import Server
 
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _DESCRIPTORS: Final = 4096
 
 
@@ -120,6 +121,7 @@ def _keep_big_blocks() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 64 * MIB)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 * MIB)
+        libc.mallopt(_M_ARENA_MAX, 1)  # a heap of its own for the background thread would only be more memory
     except (OSError, AttributeError):
         pass  # another libc: slower, nothing else
 

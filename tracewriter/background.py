@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -86,5 +85,7 @@ class Background:
         except OSError as exc:
             return exc
         except Exception as exc:  # noqa: BLE001 - a bug in one job must not end the thread, and with it every later close
+            import traceback  # only when it is needed: this process is to stay small
+
             self._log("a bug in the background: " + "".join(traceback.format_exception(exc)))
             return exc
