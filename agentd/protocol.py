@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from agentd.bad_lines import BROKEN, BROKEN_HINT, RequestId, broken_text, likely_id
 from tracewriter.events import Record
 
 VERSION: Final = 1
@@ -23,8 +24,6 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 OVERLOADED: Final = -32001
 REFUSED: Final = -32000
-
-RequestId: TypeAlias = int | str | None
 
 
 class _Params(Struct, frozen=True, omit_defaults=True):
@@ -391,13 +390,16 @@ class _Notification(Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """A line is no valid request: the code, a readable line, and the id if one could be read."""
+    """A line is no valid request: the code, a readable line, what to do next, and the id if one could be read."""
 
-    def __init__(self, code: int, kind: str, message: str, request_id: RequestId = None) -> None:
+    def __init__(
+        self, code: int, kind: str, message: str, request_id: RequestId = None, hint: str = "see PROTOCOL.md"
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.kind = kind
         self.id = request_id
+        self.hint = hint
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -411,9 +413,11 @@ def decode_request(line: bytes) -> Request:
     try:
         request = _requests.decode(line)
     except msgspec.ValidationError as exc:
-        raise Invalid(INVALID_REQUEST, "invalid_request", f"not a JSON-RPC request: {exc}", _id_of(line)) from exc
+        raise Invalid(INVALID_REQUEST, "invalid_request", f"not a JSON-RPC request: {exc}", likely_id(line)) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise Invalid(PARSE_ERROR, "parse", "the line is not valid JSON") from exc
+        if broken_text(line):
+            raise Invalid(PARSE_ERROR, "parse", f"the line {BROKEN}", likely_id(line), BROKEN_HINT) from exc
+        raise Invalid(PARSE_ERROR, "parse", "the line is not valid JSON", likely_id(line)) from exc
     if request.jsonrpc != "2.0":
         raise Invalid(INVALID_REQUEST, "invalid_request", 'jsonrpc must be "2.0"', id_of(request))
     return request
@@ -427,6 +431,9 @@ def decode_params(request: Request) -> Params:
     try:
         return decoder.decode(request.params)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        if broken_text(request.params):
+            words = f"{request.method}: the params {BROKEN.replace('is', 'are', 1)}"
+            raise Invalid(INVALID_PARAMS, "invalid_params", words, id_of(request), BROKEN_HINT) from exc
         # The text names the field and the types, never the value.
         raise Invalid(INVALID_PARAMS, "invalid_params", f"{request.method}: {exc}", id_of(request)) from exc
 
@@ -470,14 +477,3 @@ def encode_notification(params: Notification) -> bytes:
 
 def _line(message: Struct) -> bytes:
     return _encoder.encode(message) + b"\n"
-
-
-class _Identified(Struct, frozen=True):
-    id: RequestId = None
-
-
-def _id_of(line: bytes) -> RequestId:
-    try:
-        return msgspec.json.decode(line, type=_Identified).id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

@@ -13,13 +13,15 @@ import os
 import socket
 import struct
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import UNSET
 
+from agentd.bad_lines import likely_id
 from agentd.errors import Refusal
 from agentd.feed import Subscription
-from agentd.lines import LineSplitter, TooLong
+from agentd.lines import Budget, LineSplitter, TooLong
 from agentd.protocol import (
     INTERNAL_ERROR,
     OVERLOADED,
@@ -48,8 +50,14 @@ MAX_OUTBOX_LINES: Final = 10_000
 # A client that took nothing for so long is cut; it resumes by cursor.
 WRITE_S: Final = 30.0
 HELLO_S: Final = 30.0
+# Who comes when all places are taken is told so in answer to its first request, which it sends at once.
+TURN_AWAY_S: Final = 1.0
+MAX_TURNED_AWAY: Final = 64
 _PEERCRED: Final = struct.Struct("3i")
 _log: Final = logging.getLogger("agentd")
+
+# Waits until the daemon listens at another socket, and gives it.
+Moved: TypeAlias = Callable[[], Awaitable[socket.socket]]
 
 
 class Outbox:
@@ -118,12 +126,19 @@ class Connection:
     """One client."""
 
     def __init__(
-        self, api: Api, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, write_s: float = WRITE_S
+        self,
+        api: Api,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        write_s: float = WRITE_S,
+        half_lines: Budget | None = None,
     ) -> None:
         self._api = api
         self._reader = reader
         self._writer = writer
         self._write_s = write_s
+        self._half_lines = half_lines
         self._current: Request | None = None
         self.outbox = Outbox()
         self.subscriptions: dict[str, Subscription] = {}
@@ -169,7 +184,7 @@ class Connection:
                 subscription.resume()
 
     async def _read(self) -> None:
-        lines = LineSplitter()
+        lines = LineSplitter(budget=self._half_lines)
         try:
             while data := await self._receive():
                 for line in lines.feed(data):
@@ -178,6 +193,7 @@ class Connection:
         except OSError:
             pass  # the client is gone
         finally:
+            lines.close()
             self.close()
 
     async def _receive(self) -> bytes:
@@ -191,8 +207,7 @@ class Connection:
 
     async def _answer(self, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):
-            error = ErrorData("too_big", "put large content in a file and name it")
-            self._fail(Error(PARSE_ERROR, f"the line has {line.length_bytes:,} bytes; 8 MiB is the most", error))
+            self.outbox.put(encode_error(likely_id(line.head), _too_long(line)))
             return
         try:
             self._current = decode_request(line)
@@ -203,7 +218,7 @@ class Connection:
             if result is not None:
                 self.reply(result)
         except Invalid as exc:
-            self._fail(Error(exc.code, str(exc), ErrorData(exc.kind, "see PROTOCOL.md")), exc)
+            self._fail(Error(exc.code, str(exc), ErrorData(exc.kind, exc.hint)), exc)
         except Refusal as exc:
             code = OVERLOADED if exc.kind == "overloaded" else REFUSED
             self._fail(Error(code, str(exc), ErrorData(exc.kind, exc.hint)))
@@ -221,58 +236,111 @@ class Connection:
         self.outbox.put(encode_error(request_id, error))
 
 
+def _too_long(line: TooLong) -> Error:
+    if line.crowded:
+        hint = ErrorData("overloaded", "send it again in a moment, or put large content in a file and name it")
+        return Error(
+            OVERLOADED, "the unfinished lines of all clients take too much memory; the longest was dropped", hint
+        )
+    hint = ErrorData("too_big", "put large content in a file and name it")
+    return Error(PARSE_ERROR, f"the line has {line.length_bytes:,} bytes; 8 MiB is the most", hint)
+
+
 class Server:
     """Accepts connections and owns their tasks."""
 
     def __init__(
-        self, api: Api, *, uid: int | None = None, max_connections: int = MAX_CONNECTIONS, write_s: float = WRITE_S
+        self,
+        api: Api,
+        *,
+        uid: int | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        write_s: float = WRITE_S,
+        half_lines: Budget | None = None,
     ) -> None:
         self._api = api
         self._uid = os.geteuid() if uid is None else uid
         self._max = max_connections
         self._write_s = write_s
+        self._half_lines = half_lines or Budget()
+        self._admitted = 0
+        self._turned_away = 0
         self.connections: set[Connection] = set()
 
     def __repr__(self) -> str:
         return f"<Server connections={len(self.connections)}>"
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Until cancelled. The caller owns the listening socket, which must not block."""
-        loop = asyncio.get_running_loop()
+    async def serve(self, listener: socket.socket, moved: Moved | None = None) -> None:
+        """Until cancelled. The caller owns the listening sockets, which must not block.
+
+        `moved` waits for the next socket to accept at; who is connected stays when it comes.
+        """
         async with asyncio.TaskGroup() as group:
             while True:
-                try:
-                    sock, _ = await loop.sock_accept(listener)
-                except OSError as exc:
-                    # Out of descriptors: those who are connected go on, and the next is tried when some may be free.
-                    _log.warning("cannot accept a connection: %s", exc.strerror)
-                    await asyncio.sleep(0.2)
-                    continue
-                if self._admits(sock):
-                    group.create_task(self._connection(sock))
+                accepting = group.create_task(self._accept(listener, group))
+                if moved is None:
+                    return  # the group waits
+                listener = await moved()
+                accepting.cancel()
+                await asyncio.wait([accepting])
 
-    def _admits(self, sock: socket.socket) -> bool:
-        if peer_uid(sock) != self._uid:
-            sock.close()  # not a word to strangers
-            return False
-        if len(self.connections) >= self._max:
-            error = Error(
-                OVERLOADED, f"{self._max} clients are connected already", ErrorData("overloaded", "close some")
-            )
-            with sock, contextlib.suppress(OSError):
-                sock.setblocking(False)
-                sock.send(encode_error(None, error))
-            return False
-        return True
+    async def _accept(self, listener: socket.socket, group: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as exc:
+                # Out of descriptors: those who are connected go on, and the next is tried when some may be free.
+                _log.warning("cannot accept a connection: %s", exc.strerror)
+                await asyncio.sleep(0.2)
+                continue
+            if peer_uid(sock) != self._uid:
+                sock.close()  # not a word to strangers
+            elif self._admitted < self._max:
+                self._admitted += 1
+                group.create_task(self._connection(sock))
+            elif self._turned_away < MAX_TURNED_AWAY:
+                self._turned_away += 1
+                group.create_task(self._turn_away(sock))
+            else:
+                with sock, contextlib.suppress(OSError):
+                    sock.setblocking(False)
+                    sock.send(self._no_place(b""))
+
+    def _no_place(self, request: bytes) -> bytes:
+        error = ErrorData("overloaded", "close some, or try again later")
+        return encode_error(likely_id(request), Error(OVERLOADED, f"{self._max} clients are connected already", error))
+
+    async def _turn_away(self, sock: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=sock)
+            request = b""
+            try:
+                async with asyncio.timeout(TURN_AWAY_S):
+                    request = await reader.readuntil(b"\n")
+            except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                pass  # nothing readable came in time: it is told all the same
+            try:
+                writer.write(self._no_place(request))
+                writer.close()
+                async with asyncio.timeout(TURN_AWAY_S):
+                    await writer.wait_closed()
+            except (TimeoutError, OSError):
+                writer.transport.abort()
+        finally:
+            self._turned_away -= 1
 
     async def _connection(self, sock: socket.socket) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=sock)
-        connection = Connection(self._api, reader, writer, write_s=self._write_s)
-        self.connections.add(connection)
         try:
-            await connection.serve()
+            reader, writer = await asyncio.open_unix_connection(sock=sock)
+            connection = Connection(self._api, reader, writer, write_s=self._write_s, half_lines=self._half_lines)
+            self.connections.add(connection)
+            try:
+                await connection.serve()
+            finally:
+                self.connections.discard(connection)
         finally:
-            self.connections.discard(connection)
+            self._admitted -= 1
 
 
 def peer_uid(sock: socket.socket) -> int:

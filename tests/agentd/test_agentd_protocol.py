@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentd import protocol
-from agentd.lines import LineSplitter, TooLong
+from agentd.lines import HEAD_BYTES, Budget, LineSplitter, TooLong
 from agentd.protocol import Invalid
 from tracewriter.events import ToolCallStarted, event_of
 
@@ -81,7 +81,7 @@ def test_the_example_error_is_decoded_and_encoded_back() -> None:
     [
         (b"nonsense", protocol.PARSE_ERROR, None),
         (b"\xff\xfe", protocol.PARSE_ERROR, None),
-        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":' + b"[" * 100_000, protocol.PARSE_ERROR, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"x","params":' + b"[" * 100_000, protocol.PARSE_ERROR, 1),
         (b"[" * 100_000, protocol.INVALID_REQUEST, None),
         (b"[]", protocol.INVALID_REQUEST, None),
         (b'{"jsonrpc":"2.0","id":7}', protocol.INVALID_REQUEST, 7),
@@ -112,7 +112,7 @@ def test_lines_do_not_depend_on_where_the_bytes_are_cut(pieces: list[bytes], lim
     parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert [line for part in parts for line in splitter.feed(part)] == whole
     assert whole == [
-        line if len(line) <= limit else TooLong(len(line))
+        line if len(line) <= limit else TooLong(len(line), line[:HEAD_BYTES])
         for line in stream.split(b"\n")[:-1]
         if len(line) > limit or line.strip()
     ]
@@ -123,7 +123,38 @@ def test_an_endless_line_is_not_held_and_the_next_one_is_read() -> None:
     for _ in range(100):
         assert splitter.feed(b"x" * 500) == []
         assert "held=0" in repr(splitter) or "held=500" in repr(splitter) or "held=1000" in repr(splitter)
-    assert splitter.feed(b"x\n{}\n") == [TooLong(50_001), b"{}"]
+    assert splitter.feed(b"x\n{}\n") == [TooLong(50_001, b"x" * HEAD_BYTES), b"{}"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=40)), max_size=30))
+def test_half_lines_together_stay_in_their_budget_and_every_line_is_given_or_reported(
+    fed: list[tuple[int, bytes]],
+) -> None:
+    budget = Budget(60)
+    splitters = [LineSplitter(50, budget) for _ in range(4)]
+    for at, data in fed:
+        before = {splitter: splitter.held_bytes for splitter in splitters}
+        got = splitters[at].feed(data)
+        assert budget.held_bytes == sum(splitter.held_bytes for splitter in splitters) <= 60
+        assert all(splitter.held_bytes in (0, before[splitter]) for splitter in splitters if splitter != splitters[at])
+        assert len(got) <= data.count(b"\n")
+    ends = [splitter.feed(b"x\n") for splitter in splitters]
+    assert [len(lines) for lines in ends] == [1] * 4
+    for splitter in splitters:
+        splitter.close()
+    assert budget.held_bytes == 0
+
+
+def test_the_longest_half_line_is_given_up_and_its_connection_is_told() -> None:
+    budget = Budget(100)
+    long, short = LineSplitter(80, budget), LineSplitter(80, budget)
+    assert long.feed(b'{"jsonrpc":"2.0","id":7,"method":"x"' + b" " * 30) == []
+    assert short.feed(b"y" * 40) == []
+    assert long.feed(b"}\n{}\n") == [
+        TooLong(67, b'{"jsonrpc":"2.0","id":7,"method":"x"' + b" " * 30 + b"}", True),
+        b"{}",
+    ]
+    assert short.feed(b"\n") == [b"y" * 40]
 
 
 def test_only_lf_ends_a_line() -> None:
