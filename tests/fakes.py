@@ -142,7 +142,7 @@ class FaultyDisk:
     def sync(self, fd: int) -> None:
         self._check("sync")
         self._inner.sync(fd)
-        self.log.append(Operation("sync", self._names[fd]))
+        self.log.append(Operation("sync", self._names.get(fd, "")))  # "": the trace root, which others opened
 
     def close(self, fd: int) -> None:
         self._inner.close(fd)

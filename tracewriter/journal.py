@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -74,9 +75,12 @@ class Journal:
         self._older_bytes = 0  # of segments that are not the current one
         self.last = 0
         self.segments = 0
-        self.note = ""  # what people should know although recording works: "moved", or "EFBIG" (segments end early)
+        self.note = (
+            ""  # what people should know although recording works: "moved", "EFBIG" (segments end early), "sync:EIO"
+        )
         self._segment_bytes = limits.segment_bytes
         self._durable = limits.durability == "batch"
+        self._owed: Callable[[], OSError | None] | None = None  # what could not be taken back after a failed fdatasync
 
     def __repr__(self) -> str:
         return f"<Journal {self.key.session} last {self.last} {self.segment!r}>"
@@ -85,11 +89,7 @@ class Journal:
     def open(cls, disk: Disk, root_fd: int, key: Key, producer: Producer, limits: Limits) -> Journal:
         """Open or make the session's directory and take its lock. Raises SessionUnavailable, saying why and when to ask again."""
         try:
-            workspace_fd = disk.open_dir(key.workspace_hash, root_fd, create=True)
-            try:
-                dir_fd = disk.open_dir(key.session, workspace_fd, create=True)
-            finally:
-                disk.close(workspace_fd)
+            dir_fd = _open_dirs(disk, root_fd, key, durable=limits.durability == "batch")
         except OSError as exc:
             message = f"the session's directory cannot be made: {exc.strerror}"
             raise SessionUnavailable(errno_name(exc), message, 1000) from exc
@@ -122,8 +122,24 @@ class Journal:
         # what this life gave out may never have got here: only records beyond what it knows of show that another went on
         if producer.last > 0 and life not in ("", producer.life) and on_disk > producer.acked:
             raise SessionUnavailable("taken", "another process went on with this session")
+        problem = self.sync_found()() if self._durable else None
+        if problem is not None:
+            raise problem
         self.last = max(on_disk, producer.acked)
         self._lost = producer.acked if producer.acked > on_disk else 0
+
+    def sync_found(self) -> Callable[[], OSError | None]:
+        """A job: fdatasync of the segments that were not closed in order. Whoever wrote them may have been killed before it was
+        done, and what is counted as recorded now must not be what a power cut takes away, nor leave a hole before what comes."""
+        dir_fd = os.dup(self._dir_fd)  # the journal may be closed before the job runs
+
+        def job() -> OSError | None:
+            try:
+                return _sync_undigested(self._disk, dir_fd)
+            finally:
+                os.close(dir_fd)
+
+        return job
 
     @property
     def size_bytes(self) -> int:
@@ -132,14 +148,19 @@ class Journal:
 
     def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
         """Append whole lines ending at seq `last`. After an error, `seq_after(k)` tells the seq of the k-th line."""
+        owed = self._owed() if self._owed is not None else None
+        if owed is not None:
+            return Outcome(0, owed)
+        self._owed = None
         segment = self._ready(len(block))
-        mark = segment.mark() if segment is not None else None
+        mark, lost = segment.mark() if segment is not None else None, self._lost
         if segment is not None:
             outcome = segment.append(block, lines, last)
         else:
             segment, outcome = self._start(block, lines, last)
-        if outcome.error is None and self._durable:
+        if self._durable and (outcome.error is None or outcome.lines):
             outcome = self._make_durable(segment, mark, outcome)
+            self._lost = self._lost if outcome.lines else lost
         if outcome.error is None:
             self.last = last
             return outcome
@@ -164,7 +185,11 @@ class Journal:
                 error = exc
         if error is None:
             return outcome
-        segment.take_back(mark)
+        if segment.take_back(mark) is not None:
+            self._owed = partial(segment.take_back, mark)
+        elif mark is None:  # the file is gone, its number free
+            segment.suspend()
+            self.segment, self._number, self.segments = None, self._number - 1, self.segments - 1
         return Outcome(0, error)
 
     def leave_after_sync_error(self, segment: Segment, problem: OSError) -> None:
@@ -321,6 +346,40 @@ class Journal:
             return 0
 
 
+def _open_dirs(disk: Disk, root_fd: int, key: Key, *, durable: bool) -> int:
+    """Open or make the session's directory in its workspace's; durable: their names are synced."""
+    workspace_fd, dir_fd = disk.open_dir(key.workspace_hash, root_fd, create=True), -1
+    try:
+        dir_fd = disk.open_dir(key.session, workspace_fd, create=True)
+        if durable:
+            disk.sync(workspace_fd)
+            disk.sync(root_fd)
+    except OSError:
+        _close_all(disk, dir_fd)
+        raise
+    finally:
+        disk.close(workspace_fd)
+    return dir_fd
+
+
+def _sync_undigested(disk: Disk, dir_fd: int) -> OSError | None:
+    try:
+        noted = parse_digests(read_small(DIGESTS_NAME, dir_fd, _SEALS_MAX))
+        found = [parsed for parsed in map(segment_number, disk.names(dir_fd)) if parsed]
+        for number in sorted({number for number, kind in found if kind == "jsonl"} - set(noted)):
+            try:
+                fd = disk.append(segment_name(number), dir_fd)
+            except OSError:
+                continue  # something planted: no records are counted from it either
+            try:
+                disk.sync(fd)
+            finally:
+                disk.close(fd)
+    except OSError as exc:
+        return exc
+    return None
+
+
 def _close_all(disk: Disk, *fds: int) -> None:
     for fd in fds:
         if fd >= 0:
@@ -363,15 +422,19 @@ def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> 
     return end, header, records
 
 
-def retire_in(background: Background) -> Callable[[Segment], None]:
-    """A retire function that syncs and closes segments in the background thread."""
+def retire_in(background: Background, failed: Callable[[Segment, OSError], None]) -> Callable[[Segment], None]:
+    """A retire function that syncs and closes segments in the background thread, and tells of a sync that failed."""
 
     def retire(segment: Segment) -> None:
-        def job() -> None:
-            if segment.unsynced:
-                segment.sync()
+        def job() -> OSError | None:
+            problem = segment.sync() if segment.unsynced else None
             segment.suspend()
+            return problem
 
-        background.submit(job)
+        def done(result: object) -> None:
+            if isinstance(result, OSError):
+                failed(segment, result)
+
+        background.submit(job, done)
 
     return retire

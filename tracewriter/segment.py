@@ -223,15 +223,36 @@ class Segment:
         """Where it stands."""
         return Mark(self.size, self.records, self.last)
 
-    def take_back(self, mark: Mark | None) -> None:
-        """Undo the last append (None: the making of the file) after its fdatasync failed."""
+    def take_back(self, mark: Mark | None) -> OSError | None:
+        """Undo the last append (None: the making of the file) after its fdatasync failed. With an error its records are still
+        there, and must not be written anywhere else: ask again later."""
         self.forget_ranges()
-        if mark is None:
-            self._abandon(segment_name(self.number))
-            self.size = self.records = 0
-            return
-        self._cut(mark.size)
+        try:
+            if mark is None:
+                self._remove()
+                mark = Mark(0, 0, self.last)
+            else:
+                self._shorten(mark.size)
+        except OSError as exc:
+            return exc
         self.size, self.records, self.last = mark.size, mark.records, mark.last
+        return None
+
+    def _remove(self) -> None:
+        for name in (seal_name(self.number), segment_name(self.number)):  # seals without their data look like a loss
+            try:
+                self._disk.unlink(name, self._dir_fd)
+            except FileNotFoundError:
+                pass
+
+    def _shorten(self, size: int) -> None:
+        fd = self._disk.append(segment_name(self.number), self._dir_fd)  # its own: the other one may be closed by now
+        try:
+            info = self._disk.fstat(fd)
+            if (info.st_dev, info.st_ino) == self._identity and info.st_size > size:
+                self._disk.truncate(fd, size)
+        finally:
+            self._close(fd)
 
     def ends_at(self, last: int) -> None:
         """After a write that failed in the middle: the seq of the last whole record."""
@@ -268,10 +289,13 @@ class Segment:
 
     def seal(self) -> None:
         """Append entries for all that was written since the last seal. A failure loses seals, never data."""
-        self._close_range()
-        if not self._entries or self._seals_lost:
+        if self._seals_lost:
             self._entries.clear()
             return
+        self._close_range()
+        if not self._entries:
+            return
+        self.unsynced = True
         self._write_seals(b"".join(self._entries))
         self._entries.clear()
 

@@ -277,7 +277,9 @@ class Server:
     def _journal(self, key: Key, producer: Producer) -> Journal:
         journal = Journal.open(self._disk, self._root_fd, key, producer, self._limits)
         if self._limits.durability != "none":
-            journal.retire_with(retire_in(self.background))
+            journal.retire_with(retire_in(self.background, partial(self._upkeep.sync_failed, journal)))
+        if self._limits.durability == "interval":  # with batch it is done by now
+            self._upkeep.sync_found(journal)
         return journal
 
     def _reopen(self, key: Key, life: str, last: int) -> Journal:

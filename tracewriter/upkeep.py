@@ -78,8 +78,9 @@ class Upkeep:
         self._hot.pop(recording.key, None)
         journal, recording.journal = recording.journal, None
 
-        def finished(_: object) -> None:
+        def finished(result: object) -> None:
             if journal is not None:
+                self._told(journal, result)
                 journal.close()
             self._held.pop(recording.key, None)
             done()
@@ -90,17 +91,22 @@ class Upkeep:
         journal.seal()
         recording.dirty = False
         manifest = recording.manifest(journal, closed=True)
-        sync = self._limits.durability != "none"
         wrote = recording.started_at is not None
 
-        def job() -> None:
-            if sync and journal.segment is not None and journal.segment.unsynced:
-                journal.segment.sync()
+        def job() -> OSError | None:
+            problem = self._synced_at_close(journal)
             if wrote:
                 journal.note_digests()
                 journal.write_manifest(manifest)
+            return problem
 
         self._background.submit(job, finished)
+
+    def _synced_at_close(self, journal: Journal) -> OSError | None:
+        segment = journal.segment
+        if self._limits.durability == "none" or segment is None or not segment.unsynced:
+            return None
+        return segment.sync()
 
     def _watch_root(self) -> None:
         """Go on in the directory that the root's path leads to now; what was written into another one since is lost."""
@@ -146,11 +152,17 @@ class Upkeep:
         journal.seal()
         manifest = recording.manifest(journal, closed=True)
 
-        def job() -> None:
+        def job() -> OSError | None:
+            problem = self._synced_at_close(journal)
             journal.note_digests()
             journal.write_manifest(manifest)
+            return problem
 
-        self._background.submit(job, lambda _: journal.close())
+        def finished(result: object) -> None:
+            self._told(journal, result)
+            journal.close()
+
+        self._background.submit(job, finished)
 
     def _sync_all(self) -> None:
         for recording in self._held.values():
@@ -167,5 +179,21 @@ class Upkeep:
         if journal.segment is segment and recording.key not in self._hot:
             segment.suspend()
         if isinstance(result, OSError):
-            self._log(f"{recording.key.session}: fdatasync failed ({errno_name(result)}); going on in a new segment")
-            journal.leave_after_sync_error(segment, result)
+            self.sync_failed(journal, segment, result)
+
+    def sync_failed(self, journal: Journal, segment: Segment, problem: OSError) -> None:
+        """An fdatasync in the background failed: said once in the log, and in the status; recording goes on in a new segment."""
+        self._told(journal, problem)
+        journal.leave_after_sync_error(segment, problem)
+
+    def sync_found(self, journal: Journal) -> None:
+        """Sync what an earlier life may have left to the kernel, before anything of this one is synced."""
+        self._background.submit(journal.sync_found(), partial(self._told, journal))
+
+    def _told(self, journal: Journal, result: object) -> None:
+        note = f"sync:{errno_name(result)}" if isinstance(result, OSError) else journal.note
+        if note != journal.note:
+            journal.note = note
+            self._log(
+                f"{journal.key.session}: fdatasync failed ({note[5:]}): a power cut may lose what was recorded before it"
+            )
