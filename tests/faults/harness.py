@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -266,7 +266,7 @@ class Lab:
     def writer(
         self,
         *,
-        limits: dict[str, float] | None = None,
+        limits: Mapping[str, float | str] | None = None,
         plant: str = "",
         wrap: Sequence[str] = (),
         env: dict[str, str] | None = None,

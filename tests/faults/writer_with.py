@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ class Setup(Struct, frozen=True):
 
     socket: str
     root: str
-    limits: dict[str, float]
+    limits: Mapping[str, float | str]
     plant: str = ""
 
 
@@ -58,6 +59,26 @@ class SlowSync(RealDisk):
     def sync(self, fd: int) -> None:
         time.sleep(0.02)
         os.fdatasync(fd)
+
+
+class NoSync(RealDisk):
+    """Claims that all is on disk, and leaves it to the kernel."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+
+class NoRetiredSync(RealDisk):
+    """Never syncs a segment that another has followed: only the newest one's name is ever right."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+
+    def sync(self, fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        folder, name = os.path.split(path)
+        if name == max((n for n in os.listdir(folder) if n.endswith(name[-5:])), default=name):
+            os.fdatasync(fd)
 
 
 class _Spoil(RealDisk):
@@ -139,6 +160,8 @@ PLANTS: dict[str, type[RealDisk]] = {
     "ack_first": AckFirst,
     "no_threads": RealDisk,
     "slow_sync": SlowSync,
+    "no_sync": NoSync,
+    "no_retired_sync": NoRetiredSync,
     "flip": Flip,
     "swallow": Swallow,
     "twice": Twice,
