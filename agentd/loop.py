@@ -19,7 +19,7 @@ from msgspec import Struct
 from agentd.context import REQUEST_BUDGET_CHARS, Window
 from agentd.messages import UserMessage
 from agentd.providers.stream import Failed, Finished, ModelRequest
-from agentd.run import Emitted, Reply, Run, canonical
+from agentd.run import Emitted, Reply, Run, canonical, unreadable_calls
 from agentd.tools.base import MAX_RESULT_CHARS, Tool, ToolContext, ToolOutput
 from tracewriter.events import Failure, ModelRequestStarted, ToolCall, ToolCallStarted
 
@@ -104,6 +104,8 @@ def _end_of(reply: Reply, *, ran_tools: bool) -> _End | None:
     end = reply.end
     if not isinstance(end, Finished):
         return _End("failed")  # the failure is noted with the request
+    if end.stop_reason == "error" and end.cut_tool_calls:
+        return _End("failed", Failure("protocol", unreadable_calls(end.cut_tool_calls), "try again, or another model"))
     if end.stop_reason == "error":
         return _End("failed", Failure("provider", f"the provider stopped with an error ({end.finish})", "try again"))
     if end.stop_reason in ("refusal", "filter") or (reply.refusal and not reply.calls):

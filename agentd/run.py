@@ -158,7 +158,7 @@ class Run:
         self._started_s = clock.monotonic()
         self._reply: Reply | None = None
         self._open_calls: dict[str, _OpenCall] = {}
-        self._usage = Usage()
+        self._usage: Usage | None = None
         self._cost: float | None = None
         self._cost_unknown = False
         self._tools: list[str] = []
@@ -206,6 +206,8 @@ class Run:
         if isinstance(end, Failed):
             return self._request_failed(reply, end)
         reply.calls = self._clean(reply.calls)
+        if end.cut_tool_calls and reply.calls:  # without any the run ends, and says why
+            self.note_error(unreadable_calls(end.cut_tool_calls))
         text, reasoning = "".join(reply.text), "".join(reply.reasoning)
         refusal = "".join(reply.refusal)
         self.messages.append(AssistantMessage(text or refusal, reasoning, tuple(reply.calls), tuple(reply.opaque)))
@@ -240,7 +242,7 @@ class Run:
 
     def _charge(self, reply: Reply, end: Finished | Failed) -> None:
         if reply.usage is not None:
-            self._usage += reply.usage
+            self._usage = reply.usage if self._usage is None else self._usage + reply.usage
         if reply.cost_usd is not None:
             self._cost = (self._cost or 0.0) + reply.cost_usd
         elif reply.usage is not None or isinstance(end, Finished):
@@ -335,6 +337,12 @@ class Run:
 
     def _since(self, start_s: float) -> float:
         return round((self.now_s() - start_s) * 1000, 3)
+
+
+def unreadable_calls(names: tuple[str, ...]) -> str:
+    """What is said of calls that never ran because of their arguments."""
+    shown = ", ".join(_valid(name)[:MAX_TOOL_NAME_CHARS] for name in names[:5]) + (", …" if len(names) > 5 else "")
+    return f"the model called {shown} with arguments that cannot be read: cut off, no JSON, or nested too deep"
 
 
 _NO_END: Final = Failure("protocol", "the model's stream ended without saying how", "try again")

@@ -19,6 +19,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 FORMAT: Final = "agentd.trace/1"
+# Every JSON reader has whole numbers up to here exactly; no program of any size will ever use so many tokens.
+MAX_TOKENS: Final = 2**53
 
 
 class _Event(Struct, frozen=True, gc=False, omit_defaults=False):
@@ -26,7 +28,7 @@ class _Event(Struct, frozen=True, gc=False, omit_defaults=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one or more model requests. Input and output are all-in; None in a part means the provider did not say."""
+    """Tokens of one or more model requests, 2**53 at most. Input and output are all-in; a part that is None was not said."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -36,11 +38,11 @@ class Usage(Struct, frozen=True, gc=False):
 
     def __add__(self, other: Usage) -> Usage:
         def both(a: int | None, b: int | None) -> int | None:
-            return None if a is None and b is None else (a or 0) + (b or 0)
+            return None if a is None and b is None else min((a or 0) + (b or 0), MAX_TOKENS)
 
         return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
+            min(self.input_tokens + other.input_tokens, MAX_TOKENS),
+            min(self.output_tokens + other.output_tokens, MAX_TOKENS),
             both(self.cache_read_tokens, other.cache_read_tokens),
             both(self.cache_write_tokens, other.cache_write_tokens),
             both(self.reasoning_tokens, other.reasoning_tokens),
@@ -97,7 +99,7 @@ class SessionRecordFinished(_Event, frozen=True, gc=False):
 
     emitted: int
     counts: dict[str, int]
-    usage: Usage
+    usage: Usage | None
     cost_usd: float | None
 
 
@@ -137,14 +139,14 @@ class RunExecuteStarted(_Event, frozen=True, gc=False):
 
 
 class RunExecuteFinished(_Event, frozen=True, gc=False):
-    """Always the last record of a run, whatever ended it, with the usage and the cost so far.
+    """Always the last record of a run, whatever ended it, with the usage (None: no request reported any) and the cost so far.
 
     outcome: completed, failed, cancelled, interrupted, limit, budget, loop, refused, check_failed.
     files: workspace paths really changed (a failed call changed nothing). tools: names in call order.
     """
 
     outcome: str
-    usage: Usage
+    usage: Usage | None
     cost_usd: float | None
     tools: tuple[str, ...]
     files: tuple[str, ...]

@@ -133,7 +133,7 @@ class Outbox:
         self._unnumbered = 0  # events that never got a seq: the recording was stopped, or failed inside
         self._kinds: list[str] = []
         self._counts: Counter[str] = Counter()
-        self.usage = Usage()
+        self.usage: Usage | None = None
         self.cost_usd: float | None = 0.0
 
     def __repr__(self) -> str:
@@ -210,7 +210,8 @@ class Outbox:
             self._count("internal", 1)
 
     def _tally(self, event: RunExecuteFinished) -> None:
-        self.usage += event.usage
+        if event.usage is not None:
+            self.usage = event.usage if self.usage is None else self.usage + event.usage
         self.cost_usd = None if self.cost_usd is None or event.cost_usd is None else self.cost_usd + event.cost_usd
 
     def counts(self) -> dict[str, int]:

@@ -1,9 +1,13 @@
-"""Usage of the openai-chat wire under one meaning: all-in input and output, the parts apart."""
+"""Usage of the openai-chat wire under one meaning: all-in input and output, the parts apart.
+
+A count is a whole number from 0 to 2**53 (what JSON numbers carry exactly everywhere), as a number or in digits. Anything else
+(negative, beyond, a fraction, NaN, a boolean, words) was not said: None. Totals of requests, runs and sessions stop at 2**53 too.
+"""
 
 from __future__ import annotations
 
 from agentd.providers.chat_chunk import Tokens, UsageDelta
-from tracewriter.events import Usage
+from tracewriter.events import MAX_TOKENS, Usage
 
 _NONE = Tokens()
 
@@ -33,7 +37,7 @@ class UsageMeter:
         )
         self._input = _latest(given, self._input)
         self._output = _latest(produced, self._output)
-        self._total = _latest(usage.total_tokens, self._total)
+        self._total = _latest(_first(usage.total_tokens), self._total)
         self._cached = _latest(cached, self._cached)
         self._written = _latest(_first(details.cache_write_tokens, usage.cache_creation_input_tokens), self._written)
         self._reasoning = _latest(_first(produced_details.reasoning_tokens, usage.reasoning_tokens), self._reasoning)
@@ -45,12 +49,12 @@ class UsageMeter:
         given, produced = self._input or 0, self._output or 0
         # xAI leaves reasoning out of completion_tokens; its own total shows it.
         if self._reasoning and given + produced + self._reasoning == self._total:
-            produced += self._reasoning
+            produced = min(produced + self._reasoning, MAX_TOKENS)
         return Usage(given, produced, self._cached, self._written, self._reasoning)
 
 
 def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None and count >= 0), None)
+    return next((count for count in counts if count is not None and 0 <= count <= MAX_TOKENS), None)
 
 
 def _latest(new: int | None, old: int | None) -> int | None:
