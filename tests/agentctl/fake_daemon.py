@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from agentctl.output import Output
-from agentctl.world import World
+from agentctl.world import Patience, World
 from agentd.paths import address, agentd_socket, private_dir, runtime_dir
 
 Json = dict[str, object]
@@ -67,6 +67,8 @@ class FakeDaemon:
             },
         }
         self.script: list[Step] = []
+        self.silent: set[str] = set()  # methods that it never answers
+        self.turned_away: bytes | None = None  # all that a client gets, before it is hung up on
         self._cancelled = threading.Event()
         private_dir(runtime_dir(env))
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -113,6 +115,10 @@ class FakeDaemon:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
+            if self.turned_away is not None:
+                with sock:
+                    sock.sendall(self.turned_away)
+                continue
             self._threads.append(threading.Thread(target=self._serve, args=(sock,)))
             self._threads[-1].start()
 
@@ -129,6 +135,8 @@ class FakeDaemon:
 
     def _reply(self, sock: socket.socket, request: Json) -> bool:
         method = str(request["method"])
+        if method in self.silent:
+            return True
         reply = self.replies.get(method, {"error": {"code": -32601, "message": f"no method {method}"}})
         body = reply if "error" in reply else {"result": reply}
         send(sock, {"jsonrpc": "2.0", "id": request["id"], **body})
@@ -218,10 +226,11 @@ def finished(outcome: str = "completed", cost: float | None = 0.0012, run: str =
 class Screen:
     """Where a command speaks in tests."""
 
-    def __init__(self, env: dict[str, str], cwd: str = "/", stdin: str = "") -> None:
+    def __init__(self, env: dict[str, str], cwd: str = "/", stdin: str = "", patience: Patience | None = None) -> None:
         self.stdout = io.StringIO()
         self.stderr = io.StringIO()
-        self.world = World(env, cwd, io.StringIO(stdin), Output(self.stdout, self.stderr, env))
+        out = Output(self.stdout, self.stderr, env)
+        self.world = World(env, cwd, io.StringIO(stdin), out, patience or Patience())
 
     @property
     def out(self) -> str:

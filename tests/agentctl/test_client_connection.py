@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from agentctl import wire
 from agentctl.connection import MAX_LINE_BYTES, Connection, LineBuffer, connect, greet, problem_of
-from agentctl.errors import DaemonGone, NoAnswer, NoDaemon, UsageProblem
+from agentctl.errors import DaemonGone, NoAnswer, NoDaemon, Refused, UsageProblem
 from agentctl.starting import find_daemon
+from agentctl.world import Patience
 from agentd.paths import agentd_socket
-from tests.agentctl.fake_daemon import HELLO, FakeDaemon, delta, refusal, send
+from tests.agentctl.fake_daemon import HELLO, RUN, SESSION, FakeDaemon, Json, delta, refusal, send
 
 Env = dict[str, str]
 
@@ -73,6 +75,70 @@ def test_no_answer_in_time_is_said(pair: tuple[Connection, socket.socket]) -> No
     connection, theirs = pair
     with theirs, pytest.raises(NoAnswer, match="did not answer daemon/status"):
         connection.call("daemon/status", {}, 0.05)
+    connection.close()
+
+
+CANNOT_READ: Json = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "that is no JSON"}}
+
+
+def test_an_error_without_an_id_answers_what_is_asked(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    with theirs:
+        send(theirs, delta("0", 0))
+        send(theirs, {"jsonrpc": "2.0", "id": None, "result": {"an answer": "to nothing"}})
+        send(theirs, CANNOT_READ)
+        with pytest.raises(Refused, match="that is no JSON"):
+            connection.call("x", {})
+        assert connection.next_notice(10) == wire.Delta(SESSION, RUN, "m1", "text", 0, "0")
+    connection.close()
+
+
+def test_why_it_hung_up_is_read_although_nothing_could_be_sent(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    with theirs:
+        send(theirs, delta("0", 0))
+        send(theirs, CANNOT_READ)
+    with pytest.raises(Refused, match="that is no JSON"):
+        connection.call("x", {})
+    with pytest.raises(DaemonGone):
+        connection.call("x", {})
+    connection.close()
+
+
+def test_a_code_means_overload_without_a_kind_too(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    with theirs:
+        send(theirs, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "256 clients"}})
+        with pytest.raises(Refused, match="agentd has no room: 256 clients") as problem:
+            greet(connection)
+    assert problem.value.hint
+    connection.close()
+
+
+@pytest.mark.parametrize("slow_s", [0.01, 60.0])
+def test_a_slow_answer_is_spoken_of_once_and_then_taken(slow_s: float) -> None:
+    ours, theirs = socket.socketpair()
+    notes: list[str] = []
+    connection = Connection(ours, Patience(slow_s=slow_s), notes.append)
+
+    def answer() -> None:
+        with theirs, theirs.makefile("rb") as lines:
+            for number, _ in zip((1, 2), lines, strict=False):
+                time.sleep(0.1)
+                send(theirs, {"id": number, "result": {"number": number}})
+
+    server = threading.Thread(target=answer)
+    server.start()
+    assert [connection.call("x", {}) for _ in range(2)] == [{"number": 1}, {"number": 2}]
+    assert notes == ([f"agentd (pid {os.getpid()}) has not answered for 0 s; waiting up to 30 s"] if slow_s < 1 else [])
+    connection.close()
+    server.join()
+
+
+def test_what_is_no_text_is_never_sent(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    with theirs, pytest.raises(UsageProblem, match="no UTF-8"):
+        connection.call("session/create", {"cwd": "/w", "env": {"A": "b\udcff"}})
     connection.close()
 
 

@@ -106,6 +106,13 @@ def test_only_a_daemon_that_met_another_one_is_started_again(env: Env, code: int
     assert len(started) == starts
 
 
+def test_one_that_hangs_up_on_everybody_is_not_called_another_one(daemon: FakeDaemon, env: Env) -> None:
+    daemon.turned_away = b""
+    with pytest.raises(NoDaemon, match="closed the connection without a word") as problem:
+        open_daemon(env, lambda env: Failing(starting.ALREADY_RUNS))
+    assert "no room" in problem.value.hint
+
+
 def test_what_belongs_to_one_shell_is_not_inherited(env: Env) -> None:
     personal = {
         "OPENAI_API_KEY": "k",

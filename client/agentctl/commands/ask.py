@@ -242,10 +242,9 @@ class _Watch:
             self._note(f"{fmt.count(waiting, 'prompt')} of this session before this one")
         try:
             finished = self._follow()
-            recording = self._flush()
         except (DaemonGone, NoAnswer) as problem:
             return self._daemon_gone(problem)
-        return self._report(finished, recording)
+        return self._report(finished, self._flush())
 
     def _notes(self) -> None:
         session = self._session
@@ -313,7 +312,10 @@ class _Watch:
         self._cancelled = True
         self._give_up_at = time.monotonic() + CANCEL_S
         self._out.note("cancelling…")
-        self._connection.call("session/cancel", {"session": self._session.session}, CANCEL_S)
+        self._connection.call("session/cancel", {"session": self._session.session}, self._soon_s())
+
+    def _soon_s(self) -> float:
+        return min(CANCEL_S, self._connection.patience.call_s)
 
     def _is_idle(self) -> bool:
         listed = self._connection.call("session/list", {"limit": 1000}).get("sessions")
@@ -323,8 +325,8 @@ class _Watch:
 
     def _flush(self) -> wire.Recording:
         try:
-            answer = self._connection.call("trace/flush", {"session": self._session.session}, 10.0)
-        except Refused as problem:
+            answer = self._connection.call("trace/flush", {"session": self._session.session}, self._soon_s())
+        except (Refused, DaemonGone, NoAnswer) as problem:
             return wire.Recording("unknown", problem.message)
         state = wire.recording(answer)
         if answer.get("ok") is not True and state.state == "ok":
