@@ -19,6 +19,8 @@ key_file = "~/.config/agentd/mine.key"
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from typing import Final
 
@@ -62,7 +64,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 def load_config(path: str) -> Config:
     """The file's settings, or all defaults when there is none. Raises ConfigError, which names file, setting and remedy."""
     try:
-        with open(path, "rb") as file:
+        # Not to wait for whoever might write to a FIFO. A link is followed: people keep their settings elsewhere.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ConfigError(f"{path} cannot be read: it is no regular file", "move it away")
             data = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
         return Config()

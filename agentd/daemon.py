@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
@@ -42,6 +43,8 @@ from tracewriter.sender import NullTrace, SessionFigures, Trace, TraceStatus
 from tracewriter.sender import Sender as RealSender
 
 IDLE_CHECK_S: Final = 5.0
+# How often it is seen to that clients can still find the socket: two calls of stat.
+PLACE_CHECK_S: Final = 1.0
 # systemd's default is 90 s; a person waits less.
 DRAIN_S: Final = 10.0
 LOCAL_PROVIDERS: Final = frozenset(spec.name for spec in CATALOG if spec.local)
@@ -99,7 +102,9 @@ class Daemon:
         self._stop = asyncio.Event()
         self._when_idle = asyncio.Event()
         self._lock: InstanceLock | None = None
+        self._state_lock: InstanceLock | None = None
         self._listener: Listener | None = None
+        self._left: Listener | None = None  # the one before, until nobody accepts there any more
         self._api: DaemonApi | None = None
         self.server: Server | None = None
 
@@ -107,14 +112,16 @@ class Daemon:
         return f"<Daemon life={self._life} {self._listener!r}>"
 
     def start(self) -> None:
-        """Directories, lock, socket. Raises StartError and leaves nothing behind."""
+        """Directories, locks, socket. Raises StartError and leaves nothing behind."""
+        _check_text(self._runtime, self._traces)
         _make_private(paths.state_dir(self._parts.env), self._traces)
-        self._lock = InstanceLock(os.path.join(self._runtime, "agentd.lock"))
         try:
+            self._lock = InstanceLock(os.path.join(self._runtime, "agentd.lock"))
+            self._state_lock = InstanceLock(paths.state_lock(self._parts.env), "state")
             path = paths.agentd_socket(self._parts.env)
             self._listener = adopt(self._fds[0]) if self._fds else listen(path, self._lock)
         except StartError:
-            self._lock.close()
+            self._release()
             raise
 
     def stop(self, when_idle: bool = False) -> None:
@@ -155,7 +162,7 @@ class Daemon:
             )
             server = self.server = Server(api)
             jobs: list[Coroutine[None, None, None]] = [
-                server.serve(self._listener.sock),
+                server.serve(self._listener.sock, self._moved),
                 parts.sender.run(),
                 self._supervise(),
                 self._housekeeping(registry),
@@ -185,11 +192,56 @@ class Daemon:
             _log.warning("not everything ended within %.0f s", DRAIN_S)
 
     def close(self) -> None:
-        """The socket goes first, then the lock."""
-        if self._listener is not None:
-            self._listener.close()
-        if self._lock is not None:
-            self._lock.close()
+        """The socket goes first, then the locks."""
+        for listener in (self._left, self._listener):
+            if listener is not None:
+                listener.close()
+        self._release()
+
+    def _release(self) -> None:
+        for lock in (self._lock, self._state_lock):
+            if lock is not None:
+                lock.close()
+
+    async def _moved(self) -> socket.socket:
+        """Waits until the place was lost and taken anew, and gives the new socket. Called again when the old one is not in use."""
+        if self._left is not None:
+            self._left.close()
+            self._left = None
+        told = ""
+        while True:
+            await asyncio.sleep(PLACE_CHECK_S)
+            assert self._lock is not None
+            assert self._state_lock is not None
+            assert self._listener is not None
+            if self._state_lock.lost:
+                # What is served is gone from the disk: the next one begins anew there.
+                if not self._when_idle.is_set():
+                    _log.warning("the state directory was removed or replaced: ending when nothing runs")
+                    self.stop(when_idle=True)
+            elif self._lock.lost or self._listener.lost:
+                try:
+                    return self._take_place(self._lock)
+                except StartError as exc:
+                    if str(exc) != told:
+                        told = str(exc)
+                        _log.warning("the socket was removed and cannot be made again: %s", told)
+
+    def _take_place(self, old: InstanceLock) -> socket.socket:
+        lock = InstanceLock(old.path) if old.lost else old
+        try:
+            listener = listen(paths.agentd_socket(self._parts.env), lock)
+        except StartError:
+            if lock is not old:
+                lock.close()
+            raise
+        if lock is not old:
+            old.close()
+        assert self._listener is not None
+        self._left = self._listener
+        self._lock, self._listener = lock, listener
+        _log.warning("the socket or its directory was removed: listening on it anew")
+        return listener.sock
 
     def _recording(self) -> Recording:
         if self._parts.config.capture == "off":
@@ -225,6 +277,16 @@ class Daemon:
         while period_s is not None:
             systemd.notify("WATCHDOG=1")
             await asyncio.sleep(period_s / 2)
+
+
+def _check_text(*directories: str) -> None:
+    for directory in directories:
+        try:
+            directory.encode()
+        except UnicodeEncodeError as exc:
+            shown = directory.encode("utf-8", "backslashreplace").decode()
+            hint = "set AGENTD_HOME to a directory whose path is UTF-8"
+            raise StartError(f"cannot work in {shown}: its path has bytes that are not UTF-8", hint) from exc
 
 
 def _make_private(*directories: str) -> None:

@@ -1,8 +1,11 @@
-"""The daemon's one place: a lock that says who is the daemon of a runtime directory, and the socket it listens on.
+"""The daemon's one place: locks that say who is the daemon of a runtime and of a state directory, and the socket it listens on.
 
 The lock decides, not the socket: flock ends with its process, whatever happened, so there is never a stale one. A socket
 file that is there while we hold the lock is a dead daemon's and is replaced; without the lock nothing is touched. (asyncio's
 start_unix_server(path) would unlink a living daemon's socket.)
+
+Runtime directories are removed under living daemons (by a clean-up of /tmp, by a person). The lock of the state directory then
+still keeps a second daemon off the same sessions.db, and the first one sees that its place is `lost` and takes it anew.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ BACKLOG: Final = 128
 
 
 class InstanceLock:
-    """Held by the daemon of a runtime directory from before its socket is made until after it is gone."""
+    """Held by the daemon of a directory from before its socket is made until after it is gone."""
 
-    def __init__(self, path: str) -> None:
-        """Raises StartError at once when another daemon holds it or the directory cannot be used."""
+    def __init__(self, path: str, what: str = "runtime") -> None:
+        """Raises StartError at once when another daemon holds it or the directory cannot be used; `what` is for the message."""
         self.path = path
         self._fd = -1
         try:
@@ -37,10 +40,15 @@ class InstanceLock:
             ) from exc
         except OSError as exc:
             hint = "set AGENTD_HOME to a directory that you may write, or mend its permissions"
-            raise StartError(f"cannot use the runtime directory: {_words(exc)}", hint) from exc
+            raise StartError(f"cannot use the {what} directory: {_words(exc)}", hint) from exc
 
     def __repr__(self) -> str:
         return f"<InstanceLock {self.path} held={self._fd >= 0}>"
+
+    @property
+    def lost(self) -> bool:
+        """Whether its path no longer leads to the file that is locked: another daemon could lock that name."""
+        return not _same(os.fstat(self._fd), self.path)
 
     def close(self) -> None:
         """Let the next daemon have it. The file stays: unlinking it would make two locks of one name possible."""
@@ -54,9 +62,8 @@ def _locked(path: str) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held, named = os.fstat(fd), _stat(path)
             # Someone may have replaced the file in between: then this is the lock of nothing.
-            if named is not None and (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
+            if _same(os.fstat(fd), path):
                 os.fchmod(fd, 0o600)
                 return fd
         except BaseException:
@@ -65,31 +72,40 @@ def _locked(path: str) -> int:
         os.close(fd)
 
 
+def _same(held: os.stat_result, path: str) -> bool:
+    named = _stat(path)
+    return named is not None and (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+
+
 def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 class Listener:
-    """The listening socket. `close` removes the file if it is still the one that was made here."""
+    """The listening socket. `close` removes the file if it is still the one that was made here (`owned`)."""
 
-    def __init__(self, sock: socket.socket, path: str = "") -> None:
+    def __init__(self, sock: socket.socket, path: str = "", *, owned: bool = True) -> None:
         self.sock = sock
         self._path = path
-        found = _stat(path) if path else None
-        self._identity = None if found is None else (found.st_dev, found.st_ino)
+        self._owned = owned
+        self._file = _stat(path) if path else None
         sock.setblocking(False)
 
     def __repr__(self) -> str:
-        return f"<Listener {self._path or 'passed by the service manager'}>"
+        return f"<Listener {self._path if self._owned else 'passed by the service manager'}>"
+
+    @property
+    def lost(self) -> bool:
+        """Whether its path no longer leads to this socket. What had no file from the start cannot lose it."""
+        return self._file is not None and not _same(self._file, self._path)
 
     def close(self) -> None:
         """Stop listening. Only while the instance lock is held."""
         self.sock.close()
-        found = _stat(self._path) if self._path else None
-        if found is not None and (found.st_dev, found.st_ino) == self._identity:
+        if self._owned and self._file is not None and not self.lost:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
@@ -129,7 +145,8 @@ def adopt(fd: int) -> Listener:
     if not fits or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         sock.close()
         raise StartError("the socket passed is not a listening Unix stream socket", "see systemd/agentd.socket")
-    return Listener(sock)
+    path = sock.getsockname()
+    return Listener(sock, path if isinstance(path, str) and os.path.isabs(path) else "", owned=False)
 
 
 def _words(exc: OSError) -> str:

@@ -59,6 +59,11 @@ def writer_socket(env: Mapping[str, str]) -> str:
     return os.path.join(runtime_dir(env), "tracewriter.sock")
 
 
+def state_lock(env: Mapping[str, str]) -> str:
+    """The lock of whoever serves the state directory; beside sessions.db, and never the file of the runtime directory's lock."""
+    return os.path.join(state_dir(env), "sessions.lock")
+
+
 def workspace_hash(path: str) -> str:
     """The name of a workspace's directory under traces/: 24 hex of the SHA-256 of its canonical path."""
     import hashlib

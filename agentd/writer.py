@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -38,6 +40,7 @@ _PASSED: Final = (
 _PASSED_PREFIXES: Final = ("LC_", "PYTHON", "COVERAGE_", "XDG_")
 
 Spawn = Callable[[], int]
+_log: Final = logging.getLogger("agentd")
 
 
 class WriterSupervisor:
@@ -131,16 +134,16 @@ def _ending(code: int) -> str:
 
 
 def listens(path: str) -> bool:
-    """Whether somebody listens there. Never blocks: a full backlog is somebody, too."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.setblocking(False)
-        try:
+    """Whether somebody listens there. Never blocks: a full backlog is somebody, too. Out of descriptors, nobody is found."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
             with address(path) as name:
                 sock.connect(name)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
     return True
 
 
@@ -169,7 +172,18 @@ def spawner(socket_path: str, root: str, config_path: str, log_path: str, env: M
 
 
 def _open_log(path: str) -> int:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if os.fstat(fd).st_size > MAX_LOG_BYTES:
-        os.ftruncate(fd, 0)
-    return fd
+    """The log, or nowhere when something else is in its place: a FIFO would block, a link or a device is not ours to write."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o600)
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > MAX_LOG_BYTES:
+                os.ftruncate(fd, 0)
+            return fd
+        os.close(fd)
+        why = "it is no regular file"
+    except OSError as exc:
+        why = (exc.strerror or "unknown error").lower()
+    _log.warning("the recorder has no log: %s: %s", path, why)
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

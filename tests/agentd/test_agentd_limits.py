@@ -54,6 +54,41 @@ class Echo:
         return protocol.Subscribed(str(len(params.client)))
 
 
+def _listener(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(path)
+    sock.listen()
+    sock.setblocking(False)
+    return sock
+
+
+async def test_a_server_that_moves_accepts_at_the_new_socket_and_keeps_who_is_connected(tmp_path: Path) -> None:
+    old, new = _listener(str(tmp_path / "old")), _listener(str(tmp_path / "new"))
+    move = asyncio.Event()
+
+    async def moved() -> socket.socket:
+        await move.wait()
+        move.clear()
+        return new
+
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(Server(Echo()).serve(old, moved))
+        hello = protocol.encode_request(1, "initialize", protocol.Initialize(1, "abc"))
+        clients = [Client(*await asyncio.open_unix_connection(str(tmp_path / "old")))]
+        clients[0].send(hello)
+        assert (await clients[0].receive())["result"] == {"cursor": "3"}
+        move.set()
+        clients.append(Client(*await asyncio.open_unix_connection(str(tmp_path / "new"))))
+        for client in clients:
+            client.send(hello)
+            assert (await client.receive())["result"] == {"cursor": "3"}
+        old.close()
+        for client in clients:
+            await client.close()
+        serving.cancel()
+    new.close()
+
+
 async def _holds(budget: Budget, size: int) -> None:
     async with asyncio.timeout(10):
         while budget.held_bytes != size:
