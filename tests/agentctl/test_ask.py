@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import agentctl
+from agentctl import catalog
 from agentctl.__main__ import run
+from tests.agentctl import traces
 from tests.agentctl.fake_daemon import (
     CLOSE,
     PROMPT,
@@ -260,6 +265,45 @@ def test_a_session_can_be_named_by_its_beginning(daemon: FakeDaemon, env: Env) -
     assert run(["ask", "more", "--session", "0199"], screen.world) == 2
     assert "ambiguous" in screen.err
     assert SESSION in screen.err
+
+
+OTHER = "0199ffff" + SESSION[8:]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("typed", [OTHER, OTHER.upper(), OTHER[:10]])
+def test_a_session_that_cannot_go_on_is_told_from_one_that_never_was(
+    daemon: FakeDaemon, env: Env, typed: str, recorded: bool
+) -> None:
+    daemon.replies["session/list"] = {"sessions": [{"session": SESSION}]}
+    gone = refusal("unknown_session", "there is no such session", "`agentctl sessions list` shows them")
+    daemon.replies["session/create"] = gone
+    if recorded:
+        traces.write_session(env, [traces.opened(1), traces.closed(2)], OTHER)
+    screen = Screen(env, cwd="/w")
+    assert run(["ask", "more", "--session", typed], screen.world) == 2
+    problem, hint = screen.err.splitlines()
+    if recorded:
+        assert problem == f"agentctl: session {OTHER} is recorded, but its conversation is gone: it cannot go on"
+        assert f"agentctl trace summary {OTHER[:16]}" in hint
+    else:
+        assert problem.lower() == f"agentctl: there is no session {typed!r}".lower()
+        assert "agentctl trace ls" in hint
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    """Hints are typed as they stand."""
+    known = {command.name for command in catalog.COMMANDS}
+    groups = {name.split()[0] for name in known if " " in name}
+    sources = [*Path(agentctl.__file__).parent.rglob("*.py"), Path(agentctl.__file__).parents[2] / "README.md"]
+    for path in sources:
+        for first, second in re.findall(r"agentctl ([a-z]+)(?: ([a-z]+))?", path.read_text(encoding="utf-8")):
+            if path.suffix == ".py" and first in PROSE:
+                continue
+            assert first in known or f"{first} {second}" in known or (first in groups and not second), (path, first)
+
+
+PROSE = {"import", "is", "starts"}
 
 
 def test_continue_takes_the_newest_session_in_its_own_mode(daemon: FakeDaemon, env: Env) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentctl.__main__ import run
+from agentctl.commands.demo import command_as_typed
 from tests.agentctl import traces
 from tests.agentctl.fake_daemon import CREATED, FakeDaemon, Screen, finished, started
 
@@ -49,6 +51,25 @@ def test_a_fixed_bug_and_a_sound_record_end_with_0(scripted: FakeDaemon, env: En
         assert words in out
     assert str(traces_path(env)) in out
     assert not Path(str(asked["cwd"])).exists()
+
+
+@pytest.mark.parametrize(
+    ("on_path", "started_as", "typed"),
+    [
+        (True, "/x/.venv/bin/agentctl", "agentctl"),
+        (False, "/x/.venv/bin/agentctl", "/x/.venv/bin/agentctl"),
+        (False, ".venv/bin/agentctl", "/w/.venv/bin/agentctl"),
+        (False, "/my venv/bin/agentctl", "'/my venv/bin/agentctl'"),
+        (False, "/x/agentctl/__main__.py", f"{sys.executable} -m agentctl"),
+    ],
+)
+def test_what_to_type_next_starts_this_program(env: Env, on_path: bool, started_as: str, typed: str) -> None:
+    found = Path(env["HOME"], "bin", "agentctl")
+    found.parent.mkdir()
+    if on_path:
+        found.touch(0o755)
+    world = Screen(env | {"PATH": str(found.parent)}, cwd="/w").world
+    assert command_as_typed(world._replace(started_as=started_as)) == typed
 
 
 def traces_path(env: Env) -> Path:

@@ -86,6 +86,73 @@ def test_show_of_one_run_leaves_the_others_out(env: Env) -> None:
     assert "\n     9 " not in out
 
 
+@pytest.mark.parametrize("command", ["show", "summary"])
+@pytest.mark.parametrize(
+    ("typed", "words"), [("ffff", "no run 'ffff' in this session"), ("0199", "more than one run '0199'")]
+)
+def test_a_run_that_is_not_one_is_named_with_those_that_are(env: Env, command: str, typed: str, words: str) -> None:
+    other = "0199ffffc3d57e5f8a9b0c1d2e3f4a5b"
+    traces.write_session(env, [*WHOLE[:8], traces.started(9, run=other), traces.closed(10)])
+    for more in ([], ["--json"]):
+        screen = Screen(env)
+        assert run(["trace", command, SESSION, "--run", typed, *more], screen.world) == 2
+        assert words in screen.err
+        assert f"its runs: {RUN}, {other}" in screen.err
+        assert screen.out == ""
+    assert shown(env, command, SESSION, "--run", other[:8].upper())
+
+
+READERS = ("show", "verify", "summary", "tail")
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("typed", ["t", "./t", "t/", "{cwd}/t", "../{name}/t"])
+def test_the_directory_of_a_trace_needs_no_slash(env: Env, command: str, typed: str) -> None:
+    path = traces.write_session(env, WHOLE)
+    moved = Path(env["HOME"], "elsewhere", "t")
+    moved.parent.mkdir()
+    path.rename(moved)
+    screen = Screen(env, cwd=str(moved.parent))
+    assert run(["trace", command, typed.format(cwd=moved.parent, name="elsewhere")], screen.world) == 0
+    assert screen.out
+
+
+def test_an_id_wins_over_a_directory_of_that_name(env: Env) -> None:
+    traces.write_session(env, WHOLE)
+    other = Path(env["HOME"], SESSION[:8])
+    traces.write_session(env, WHOLE[:2], "x").rename(other)
+    screen = Screen(env, cwd=env["HOME"])
+    assert run(["trace", "verify", SESSION[:8]], screen.world) == 0
+    assert "9 records" in screen.out
+    screen = Screen(env, cwd=env["HOME"])
+    assert run(["trace", "verify", f"./{SESSION[:8]}"], screen.world) == 0
+    assert "2 records" in screen.out
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("typed", ["/etc", "./empty", "empty", "./sessions"])
+def test_a_directory_without_a_trace_is_no_trace(env: Env, command: str, typed: str) -> None:
+    Path(env["HOME"], "empty").mkdir()
+    path = traces.write_session(env, WHOLE)
+    Path(env["HOME"], "sessions").symlink_to(path.parent)
+    screen = Screen(env, cwd=env["HOME"])
+    assert run(["trace", command, typed], screen.world) == 2
+    assert screen.err.startswith("agentctl: no trace is here: ")
+    assert "agentctl trace ls" in screen.err
+    assert screen.out == ""
+
+
+@pytest.mark.parametrize("left", ["000001.seal", "manifest.json", "digests"])
+def test_what_is_left_of_a_trace_is_judged_not_refused(env: Env, left: str) -> None:
+    place = Path(env["HOME"], "t")
+    place.mkdir()
+    (place / left).touch()
+    screen = Screen(env, cwd=env["HOME"])
+    run(["trace", "verify", "./t"], screen.world)
+    assert "no trace is here" not in screen.err
+    assert screen.out
+
+
 def test_verify_says_intact_or_not(env: Env) -> None:
     traces.write_session(env, WHOLE)
     assert "intact and complete: 9 records (0 verified by hash), 1 segment" in shown(env, "verify", SESSION)
