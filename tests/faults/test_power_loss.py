@@ -8,7 +8,6 @@ flushes is the file system's part of fdatasync.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 from msgspec import Struct
 
 from tests.faults.harness import START_S, Lab, Recorder, Writer, require_root, require_tool
+from tracewriter.config import KIB, MIB
 from tracewriter.findings import Found, Note
 from tracewriter.reader import read, verify
 
@@ -29,8 +29,18 @@ PACE = 300.0
 INTERVAL_S = 1.2  # what durability "interval" may lose
 SLACK_S = 1.0  # of a machine that is busy: the loop's turn and the fdatasync itself
 IMAGE_MIB = 24
-# Segments of a third of a second, so that every cut has some that are done, one that is new, and one on its way.
-LIMITS: dict[str, float | str] = {"segment_bytes": 48 * 1024, "retry_first_s": 0.05}
+
+
+class Kind(Struct, frozen=True):
+    """A writer. Short segments last a third of a second: every cut has some that are done, and one that is on its way."""
+
+    durability: str
+    segment_bytes: int = 48 * KIB
+    plant: str = ""
+
+
+NONE, INTERVAL, BATCH = Kind("none"), Kind("interval"), Kind("batch")
+INTERVAL_LONG = Kind("interval", 8 * MIB)
 
 
 class Cut(Struct, frozen=True):
@@ -61,8 +71,8 @@ class Cut(Struct, frozen=True):
 class Plugged:
     """A writer and its producer on a file system of their own, whose power can be cut as often as one likes."""
 
-    def __init__(self, lab: Lab, durability: str, plant: str = "") -> None:
-        self.lab, self.durability, self.plant = lab, durability, plant
+    def __init__(self, lab: Lab, kind: Kind) -> None:
+        self.lab, self.kind = lab, kind
         self.image = lab.base / "ext4.img"
         lab.ext4(lab.root, IMAGE_MIB)
         self.writer = self._start()
@@ -70,7 +80,12 @@ class Plugged:
         self._copies: list[tuple[int, bytes]] = []
 
     def _start(self) -> Writer:
-        return self.lab.writer(limits={**LIMITS, "durability": self.durability}, plant=self.plant)
+        limits: dict[str, float | str] = {
+            "durability": self.kind.durability,
+            "segment_bytes": self.kind.segment_bytes,
+            "retry_first_s": 0.05,
+        }
+        return self.lab.writer(limits=limits, plant=self.kind.plant)
 
     def restart(self) -> None:
         """The writer alone dies: what it wrote is in the kernel's hands."""
@@ -108,7 +123,7 @@ class Plugged:
         last = max(records, default=0)
         missing = [seq for seq in range(1, acked + 1) if seq not in records]
         lost_s = (times[acked] - times[max(last, 1)]).total_seconds() if acked > last else 0.0
-        return Cut(self.durability, acked, last, len(missing), lost_s, notes, records)
+        return Cut(self.kind.durability, acked, last, len(missing), lost_s, notes, records)
 
 
 @contextmanager
@@ -126,15 +141,18 @@ def _mounted(lab: Lab, image: bytes) -> Iterator[Path]:
 
 
 @contextmanager
-def plugged(base: Path, *writers: tuple[str, str]) -> Iterator[list[Plugged]]:
-    """Writers of (durability, planted bug), each with its own file system, all running at once."""
+def plugged(base: Path, *kinds: Kind) -> Iterator[list[Plugged]]:
+    """Writers, each with its own file system, all running at once."""
     require_root()
     require_tool("mkfs.ext4")
-    labs = [Lab(base / f"{number}") for number, _ in enumerate(writers)]
+    labs = [Lab(base / f"{number}") for number in range(len(kinds))]
     try:
         for lab in labs:
             lab.base.mkdir()
-        yield [Plugged(lab, *writer) for lab, writer in zip(labs, writers, strict=True)]
+        machines = [Plugged(lab, kind) for lab, kind in zip(labs, kinds, strict=True)]
+        for machine in machines:
+            machine.recorder.wait_acked(100)
+        yield machines
     finally:
         for lab in labs:
             lab.end()
@@ -149,11 +167,11 @@ def hold(machine: Plugged) -> list[Cut]:
         assert damage == [], f"{cut}: what was never written is no damage"
         told = [note for note in cut.notes if note.kind in ("gap", "lost", "missing", "end_missing")]
         assert told or not cut.records, f"{cut}: the end is missing, and that is said"
-        if machine.durability == "none":
+        if machine.kind.durability == "none":
             assert not cut.holes or any(note.damage for note in cut.notes), f"{cut}: a hole that nobody names"
             continue
         assert cut.holes == [], f"{cut}: a hole in the middle"
-        if machine.durability == "batch":
+        if machine.kind.durability == "batch":
             assert cut.lost == 0, f"{cut}: acknowledged and lost"
         assert cut.lost_s <= INTERVAL_S + SLACK_S, str(cut)
     return cuts
@@ -166,19 +184,39 @@ def _cut_at_random(machines: list[Plugged], rng: random.Random, *, cuts: int, ev
             machine.cut()
 
 
-def test_a_power_cut_loses_nothing_a_second_or_what_the_kernel_kept(
-    tmp_path: Path, own_mounts: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rng = random.Random(os.urandom(8))
-    with plugged(tmp_path, ("none", ""), ("interval", ""), ("batch", "")) as machines:
-        for machine in machines:
-            machine.recorder.wait_acked(100)
-        _cut_at_random(machines, rng, cuts=2, every_s=2.0)
-        for machine in machines:
-            machine.restart()
-        _cut_at_random(machines, rng, cuts=2, every_s=2.0)
-        none, interval, batch = [hold(machine) for machine in machines]
+def _cuts(base: Path, *, rounds: int, cuts: int) -> dict[Kind, list[Cut]]:
+    """Cuts at random moments; after each round but the last every writer is killed and started anew."""
+    rng = random.Random()
+    with plugged(base, NONE, INTERVAL, INTERVAL_LONG, BATCH) as machines:
+        for number in range(rounds):
+            if number:
+                for machine in machines:
+                    machine.restart()
+            _cut_at_random(machines, rng, cuts=cuts, every_s=2.0)
+        return {machine.kind: hold(machine) for machine in machines}
+
+
+def test_a_power_cut_costs_nothing_a_second_or_what_the_kernel_kept(tmp_path: Path, own_mounts: None) -> None:
+    found = _cuts(tmp_path, rounds=2, cuts=2)
+    assert found[NONE][-1].lost_s > max(cut.lost_s for kind in (INTERVAL, INTERVAL_LONG) for cut in found[kind])
+    assert found[NONE][-1].lost > PACE, "a cut that loses nothing shows nothing"
+
+
+@pytest.mark.nightly
+def test_very_many_power_cuts(tmp_path: Path, own_mounts: None, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _cuts(tmp_path, rounds=6, cuts=6)
     with capsys.disabled():
-        print(*none, *interval, *batch, sep="\n")
-    assert none[-1].lost_s > interval[-1].lost_s
-    assert none[-1].lost > PACE
+        for kind, cuts in found.items():
+            worst = max(cuts, key=lambda cut: (cut.lost_s, cut.lost))
+            print(f"\n{len(cuts)} cuts, segments of {kind.segment_bytes >> 10} KiB, the worst: {worst}", end="")
+
+
+def test_a_writer_that_does_not_sync_or_not_what_it_leaves_is_caught(tmp_path: Path, own_mounts: None) -> None:
+    unsynced, holed = Kind("batch", plant="no_sync"), Kind("interval", plant="no_retired_sync")
+    with plugged(tmp_path, unsynced, holed) as machines:
+        time.sleep(2.0)
+        for machine in machines:
+            machine.cut()
+        for machine, complaint in zip(machines, ("acknowledged and lost", "a hole in the middle"), strict=True):
+            with pytest.raises(AssertionError, match=complaint):
+                hold(machine)
