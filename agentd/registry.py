@@ -213,12 +213,12 @@ class Registry:
         if wanted is None:
             return None, None
         if not is_session_id(wanted):
-            raise Refusal("unknown_session", "that is no session id", "`agentctl sessions list` shows them")
+            raise Refusal("unknown_session", "that is no session id", "`agentctl trace ls` lists what was recorded")
         await self._settling.over(wanted)
         live = self._sessions.get(wanted)
         stored = None if live is not None else await self._load(wanted)
         if live is None and stored is None:
-            raise Refusal("unknown_session", f"there is no session {wanted}", "`agentctl sessions list` shows them")
+            raise Refusal("unknown_session", f"there is no session {wanted}", "`agentctl trace ls` lists what was recorded")
         return live, stored
 
     async def _newest_of(self, cwd: str) -> str | None:

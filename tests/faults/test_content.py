@@ -56,7 +56,8 @@ def test_e3_numbers_that_json_cannot_say_are_explicit(lab: Lab) -> None:
 
 def test_e5_deep_nesting_is_cut_and_readers_survive(lab: Lab) -> None:
     for data in _through(lab, "e5"):
-        assert isinstance(data["input"], str) or json.dumps(data["input"]).count("[") <= 64
+        shown = json.dumps(data["input"]).replace("[left out", "")  # how deep a decoder looks differs by Python version
+        assert isinstance(data["input"], str) or shown.count("[") <= 64
 
 
 def test_e6_only_lf_ends_a_line(lab: Lab) -> None:
