@@ -184,9 +184,10 @@ class Registry:
         """End all runs as cancelled and all recordings in order, side by side. Nothing is made or resumed any more."""
         self._closed = True
         await self._settling.all()
-        for session in tuple(self._sessions.values()):
-            self._close(session)
+        for session in self._sessions.values():
+            self._settling.start(session.id, session.aclose)
         await self._settling.all()
+        self._sessions.clear()  # only now: who followed a run to its end still asks for its recording
 
     async def list(self, limit: int) -> tuple[SessionSummary, ...]:
         """The newest sessions, in memory or stored."""
@@ -218,7 +219,9 @@ class Registry:
         live = self._sessions.get(wanted)
         stored = None if live is not None else await self._load(wanted)
         if live is None and stored is None:
-            raise Refusal("unknown_session", f"there is no session {wanted}", "`agentctl trace ls` lists what was recorded")
+            raise Refusal(
+                "unknown_session", f"there is no session {wanted}", "`agentctl trace ls` lists what was recorded"
+            )
         return live, stored
 
     async def _newest_of(self, cwd: str) -> str | None:

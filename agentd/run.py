@@ -341,7 +341,8 @@ class Run:
 
 def unreadable_calls(names: tuple[str, ...]) -> str:
     """What is said of calls that never ran because of their arguments."""
-    shown = ", ".join(_valid(name)[:MAX_TOOL_NAME_CHARS] for name in names[:5]) + (", …" if len(names) > 5 else "")
+    kinds = list(dict.fromkeys(names))
+    shown = ", ".join(_valid(name)[:MAX_TOOL_NAME_CHARS] for name in kinds[:5]) + (", …" if len(kinds) > 5 else "")
     return f"the model called {shown} with arguments that cannot be read: cut off, no JSON, or nested too deep"
 
 

@@ -119,6 +119,23 @@ def test_its_memory_and_environment_are_closed_to_others_of_the_same_user(home: 
         assert re.search(r"Max core file size +0 +0 ", limits)
 
 
+def test_keys_and_proxies_of_its_own_environment_are_no_sessions(home: Path, tmp_path: Path) -> None:
+    own = {
+        "OPENAI_API_KEY": "sk-the-daemons-own-0123456789",
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "AGENTD_NO_TRACE": "1",
+    }
+    env = environment(home, **own)
+    with daemon(env), connect(env) as sock:
+        assert ask(sock, "initialize", protocol=1)["result"]
+        refused = ask(sock, "session/create", cwd=str(tmp_path), model="openai/gpt-5")
+        assert refused["error"]["data"]["kind"] == "no_key"
+        created = ask(
+            sock, "session/create", cwd=str(tmp_path), model="openai/gpt-5", env={"OPENAI_API_KEY": "sk-mine"}
+        )
+        assert not [note for note in created["result"]["notes"] if "recording is off" in note]
+
+
 def test_a_home_of_any_length_works(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 90) / ("e" * 90)
     deep.mkdir(parents=True, mode=0o700)

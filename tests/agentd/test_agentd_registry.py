@@ -196,6 +196,16 @@ async def test_nothing_is_made_or_resumed_once_the_daemon_ends(tmp_path: Path) -
         assert [task.result() for task in late] == ["stopping", "stopping"]
 
 
+async def test_a_session_is_found_until_the_daemon_has_closed_it(tmp_path: Path) -> None:
+    async with world(tmp_path, seed=3) as made:
+        session = await made.create(tmp_path)
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(made.registry.aclose())
+            while not ending.done():
+                assert made.registry.find(session).trace.status().state == "ok"
+                await asyncio.sleep(0)
+
+
 async def _refused(world: World, cwd: Path, session: str | None) -> str:
     with pytest.raises(Refusal) as refused:
         await world.create(cwd, session)
