@@ -297,27 +297,31 @@ class Sender:
             self._kick.set()
 
     def _connect(self) -> socket.socket | None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        dir_fd = -1
         try:
-            address = self._path
-            if len(os.fsencode(address)) > MAX_SUN_PATH:
-                dir_fd = os.open(os.path.dirname(address), _DIRECTORY)
-                address = f"/proc/self/fd/{dir_fd}/{os.path.basename(self._path)}"
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            sock.connect(address)  # a Unix socket connects at once or not at all (EAGAIN: its backlog is full)
-            if peer_uid(sock) != os.geteuid():
-                self.problem = "the writer's socket belongs to another user"
-                sock.close()
-                return None
-        except OSError as exc:
-            sock.close()
-            self.problem = f"no writer: {exc.strerror or exc}"
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as exc:  # no descriptors left
+            self.problem = f"no connection to the writer: {exc.strerror or exc}"
             return None
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            self._reach(sock)  # a Unix socket connects at once or not at all (EAGAIN: its backlog is full)
+            if peer_uid(sock) == os.geteuid():
+                return sock
+            self.problem = "the writer's socket belongs to another user"
+        except OSError as exc:
+            self.problem = f"no writer: {exc.strerror or exc}"
+        sock.close()
+        return None
+
+    def _reach(self, sock: socket.socket) -> None:
+        if len(os.fsencode(self._path)) <= MAX_SUN_PATH:
+            sock.connect(self._path)
+            return
+        dir_fd = os.open(os.path.dirname(self._path), _DIRECTORY)
+        try:
+            sock.connect(f"/proc/self/fd/{dir_fd}/{os.path.basename(self._path)}")
         finally:
-            if dir_fd >= 0:
-                os.close(dir_fd)
-        return sock
+            os.close(dir_fd)
 
     async def _serve(self, sock: socket.socket) -> str:
         """Run one connection to its end; gives why it ended."""
