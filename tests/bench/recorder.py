@@ -276,7 +276,7 @@ def run(size: int, runs: int, megabytes: int, directory: Path) -> dict[str, floa
         home.mkdir()
         writer = Writer(home)
         try:
-            for sessions in (1, 64):
+            for sessions in (1, 16, 64, 256):
                 names = [f"b{number}s{sessions}n{k}" for k in range(sessions)]
                 # the bodies name another session than the channel: the writer does not decode them
                 work = batches(lines(event, "x" * 32, count // sessions))
