@@ -1,4 +1,4 @@
-"""How fast the recorder is, as ratios in one run: `python tests/bench/recorder.py [--runs 5] [--json]`.
+"""How fast the recorder is, as ratios in one run: `python -m tests.bench.recorder [--runs 5] [--json]`.
 
 Measured, each as the median of the runs, for events of about 300 B and 4 KB:
   writer     batches that are encoded already, through the socket into the files (redaction, seals and everything else on),
