@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,6 +20,8 @@ from tracewriter.journal import Journal, Key
 from tracewriter.recorder import Recording
 from tracewriter.root import follow
 from tracewriter.segment import Segment
+
+_SYNC_RETRY_S: Final = 30.0  # each failed sync ends a segment: a disk that never syncs must not make one a second
 
 
 class Place(Struct, frozen=True):
@@ -47,6 +50,7 @@ class Upkeep:
         now = clock.monotonic()
         self._next_seal = now + limits.seal_interval_s
         self._next_sync = now + limits.sync_interval_s
+        self._sync_again: dict[Key, float] = {}  # sessions whose sync failed: not before then
         self._root_found = ""
 
     def due(self, now: float) -> None:
@@ -58,7 +62,7 @@ class Upkeep:
         if now >= self._next_sync:
             self._next_sync = now + self._limits.sync_interval_s
             if self._limits.durability == "interval":
-                self._sync_all()
+                self._sync_all(now)
 
     def warm(self, recording: Recording) -> None:
         """Keep at most so many segments open; the least recently written give their descriptors back."""
@@ -82,6 +86,7 @@ class Upkeep:
             if journal is not None:
                 self._told(journal, result)
                 journal.close()
+            self._sync_again.pop(recording.key, None)
             self._held.pop(recording.key, None)
             done()
 
@@ -164,11 +169,13 @@ class Upkeep:
 
         self._background.submit(job, finished)
 
-    def _sync_all(self) -> None:
+    def _sync_all(self, now: float) -> None:
         for recording in self._held.values():
             journal = recording.journal
             segment = journal.segment if journal is not None else None
-            if journal is not None and segment is not None and segment.unsynced and not segment.syncing:
+            if journal is None or segment is None or now < self._sync_again.get(recording.key, 0.0):
+                continue
+            if segment.unsynced and not segment.syncing:
                 segment.syncing = True
                 self._background.submit(segment.sync, partial(self._synced, recording, journal, segment))
 
@@ -184,6 +191,7 @@ class Upkeep:
     def sync_failed(self, journal: Journal, segment: Segment, problem: OSError) -> None:
         """An fdatasync in the background failed: said once in the log, and in the status; recording goes on in a new segment."""
         self._told(journal, problem)
+        self._sync_again[journal.key] = self._clock.monotonic() + _SYNC_RETRY_S
         journal.leave_after_sync_error(segment, problem)
 
     def sync_found(self, journal: Journal) -> None:

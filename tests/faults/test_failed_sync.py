@@ -108,6 +108,17 @@ def test_interval_a_failed_fdatasync_ends_the_segment_and_is_in_the_log_and_the_
     assert rotation or result.segments == 2
 
 
+def test_interval_a_disk_that_never_syncs_does_not_make_a_segment_a_second(lab: Lab) -> None:
+    writer = lab.writer(limits={**EAGER, "durability": "interval", "sync_interval_s": 0.1})
+    recorder = lab.recorder(pace=300)
+    recorder.wait_acked(50)
+    strace = lab.inject(writer.pid, "inject=fdatasync:error=EIO", SYNCS, paths=lab.data_files())
+    recorder.wait_acked(900)
+    assert len(lab.segments()) <= 2
+    lab.detach(strace)
+    assert check(lab.directory(), recorder.settle().sessions["s1"]).dropped == 0
+
+
 def test_interval_a_fdatasync_that_fails_when_a_recording_is_closed_is_in_the_log(lab: Lab) -> None:
     writer = lab.writer(limits={**EAGER, "durability": "interval", "sync_interval_s": 60.0})
     recorder = lab.recorder(pace=300)
