@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,7 @@ from msgspec import Struct
 from tracewriter import lock
 from tracewriter.background import Background
 from tracewriter.chain import Chain
-from tracewriter.config import Limits
+from tracewriter.config import MAX_SEQ, Limits
 from tracewriter.disk import Disk
 from tracewriter.errors import SessionUnavailable, errno_name
 from tracewriter.events import FORMAT
@@ -111,6 +112,8 @@ class Journal:
         return journal
 
     def _recover(self, producer: Producer) -> None:
+        if not (0 <= producer.acked <= MAX_SEQ and 0 <= producer.last <= MAX_SEQ):
+            raise SessionUnavailable("malformed", "sequence numbers that cannot be")
         found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
         numbers = sorted({number for number, _ in found})
         self.segments = len(numbers)
@@ -289,6 +292,19 @@ class Journal:
         except OSError:
             return True
 
+    def misplaced(self) -> bool:
+        """Whether the directory is deleted, or its name leads to another one: records belong there then. A renamed one whose
+        name leads nowhere is neither: recording goes on in it."""
+        path = f"{self.key.workspace_hash}/{self.key.session}"
+        try:
+            held = os.fstat(self._dir_fd)
+            if held.st_nlink == 0:
+                return True
+            named = self._disk.stat(path, self._root_fd)
+        except OSError as exc:
+            return exc.errno == errno.ESTALE
+        return stat.S_ISDIR(named.st_mode) and named.st_uid == held.st_uid and not os.path.samestat(named, held)
+
     def seal(self) -> None:
         """Append the seals of what was written since the last call."""
         if self.segment is not None and (self.segment.fd >= 0 or self.segment.resume()) and not self.check():
@@ -312,7 +328,10 @@ class Journal:
 
     def note_digests(self) -> OSError | None:
         """Append the SHA-256 of every segment that has none yet to `digests` (off the loop, when the recording closes)."""
-        found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
+        try:
+            found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
+        except OSError as exc:
+            return exc
         noted = read_small(DIGESTS_NAME, self._dir_fd, _SEALS_MAX) or b""
         known = parse_digests(noted)
         todo = sorted({number for number, kind in found if kind == "jsonl"} - set(known))
@@ -408,18 +427,26 @@ def newest_end(dir_fd: int, numbers: list[int], session: str, producer: Producer
 def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> tuple[int, Header | None, int]:
     first = read_small(segment_name(number), dir_fd, 4096)
     header = parse_header((first or b"").partition(b"\n")[0])
-    ours = header is not None and header.producer == producer.life and producer.last > 0
-    chain = Chain(session, start=header.after if header is not None else None)
-    records = 0
-    end = header.after if header is not None else 0
-    for item in [*chain.feed(scan_segment(dir_fd, number, raising=True)), *chain.finish()]:
-        if isinstance(item, Found) and not (ours and item.end > producer.last):
-            records += 1
-            end = max(end, item.end)
+    # the header's own number counts only as far as records or seals go on from it: one changed digit must not skip a range
+    start = header.after if header is not None else None
+    records, end = _records_end(dir_fd, number, Chain(session, start=start), header, producer)
+    if not records and start is not None:
+        records, end = _records_end(dir_fd, number, Chain(session, start=None), header, producer)
     seals = decode_seals(read_small(seal_name(number), dir_fd, _SEALS_MAX), number)
     if header is None or seals.segment_id in (None, int(header.id, 16)):
-        end = max([end, *(entry.last for entry in seals.entries)])
+        end = max([end, *(entry.last for entry in seals.entries if entry.last <= MAX_SEQ)])
     return end, header, records
+
+
+def _records_end(dir_fd: int, number: int, chain: Chain, header: Header | None, producer: Producer) -> tuple[int, int]:
+    ours = header is not None and header.producer == producer.life and producer.last > 0
+    bound = producer.last if ours else MAX_SEQ
+    records = end = 0
+    for item in [*chain.feed(scan_segment(dir_fd, number, raising=True)), *chain.finish()]:
+        if isinstance(item, Found) and item.end <= bound:
+            records += 1
+            end = max(end, item.end)
+    return records, end
 
 
 def retire_in(background: Background, failed: Callable[[Segment, OSError], None]) -> Callable[[Segment], None]:

@@ -7,6 +7,7 @@ never an exception.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable
 from datetime import datetime
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 from tracewriter import jsonl
 from tracewriter.clock import Clock
-from tracewriter.config import MAX_LINE, Limits
+from tracewriter.config import MAX_LINE, MAX_SEQ, Limits
 from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
 from tracewriter.journal import Journal
 from tracewriter.jsonl import Repairs
@@ -49,6 +50,7 @@ class _Shown(Struct, frozen=True):
 
 
 _BUSY: Final = "busy"
+_NO_DIRECTORY: Final = (errno.ENOENT, errno.ESTALE)
 
 
 class Recording:
@@ -64,11 +66,12 @@ class Recording:
         limits: Limits,
         clock: Clock,
         limited: bool = False,
+        let_go: Callable[[Journal], None] = Journal.close,
     ) -> None:
         self.channel = channel
         self.key = journal.key
         self.journal: Journal | None = journal
-        self._reopen = reopen
+        self._reopen, self._let_go = reopen, let_go
         self._redactor, self._limits, self._clock = redactor, limits, clock
         self.next = journal.last + 1  # the first seq not on disk
         self._taken: list[_Taken] = []
@@ -132,7 +135,7 @@ class Recording:
 
     def take(self, frame: Frame) -> None:
         """Take an EVENTS or DROP frame, or remember why not. Raises ProtocolError for numbers that cannot be."""
-        if frame.first < 1 or frame.count < 1 or frame.first + frame.count >= 2**63:
+        if frame.first < 1 or frame.count < 1 or frame.first + frame.count > 2 * MAX_SEQ:
             raise ProtocolError("a frame whose sequence numbers cannot be")
         self.active_at = self._clock.monotonic()
         if self.refused is not None:
@@ -280,7 +283,7 @@ class Recording:
         self._refuse(code, end)
         return good, b"".join(blocks)
 
-    def _append(self, taken: list[_Taken], block: bytes, lines: int) -> OSError | None:
+    def _append(self, taken: list[_Taken], block: bytes, lines: int, *, again: bool = True) -> OSError | None:
         journal = self.journal
         if journal is None:
             try:
@@ -301,10 +304,14 @@ class Recording:
             self.next = _seq_after(taken, outcome.lines) + 1
             self.dirty = True
             self._recovered()
+        elif again and outcome.error.errno in _NO_DIRECTORY and journal.misplaced():
+            self.journal = None  # where its name leads now there may be fewer records: the new segment says what is lost
+            self._let_go(journal)
+            return self._append(taken, block, lines, again=False)
         return self._hold(errno_name(outcome.error), outcome.error)
 
     def _went_on(self, journal: Journal) -> Journal:
-        """The journal of a session that was closed because it was idle, unless somebody else recorded it meanwhile."""
+        """The journal of a session whose directory was let go of, unless somebody else recorded it meanwhile."""
         if journal.last != self.next - 1:
             journal.close()
             raise SessionUnavailable("taken", "another process went on with this session")
