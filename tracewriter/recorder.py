@@ -305,7 +305,9 @@ class Recording:
             self.dirty = True
             self._recovered()
         elif again and outcome.error.errno in _NO_DIRECTORY and journal.misplaced():
-            self.journal = None  # where its name leads now there may be fewer records: the new segment says what is lost
+            self.journal = (
+                None  # where its name leads now there may be fewer records: the new segment says what is lost
+            )
             self._let_go(journal)
             return self._append(taken, block, lines, again=False)
         return self._hold(errno_name(outcome.error), outcome.error)

@@ -269,6 +269,7 @@ class Server:
             limited="limited" in request.meta,
             limits=self._limits,
             clock=self._clock,
+            let_go=self._upkeep.let_go,
         )
         self._held[key] = recording
         self._owners[key] = connection

@@ -129,7 +129,13 @@ class Upkeep:
             journal = recording.journal
             if journal is None:
                 continue
-            if recording.dirty:
+            if recording.dirty and journal.misplaced():
+                self._log(
+                    f"{recording.key.session}: its directory was deleted or replaced; recording goes on by its name"
+                )
+                recording.dirty = False
+                self._sleep(recording)
+            elif recording.dirty:
                 recording.dirty = False
                 journal.seal()
             elif now - recording.active_at > self._limits.session_idle_s and journal.segment is not None:
@@ -168,6 +174,11 @@ class Upkeep:
             journal.close()
 
         self._background.submit(job, finished)
+
+    def let_go(self, journal: Journal) -> None:
+        """Close a journal whose directory is gone, after whatever is under way with it in the background."""
+        self._hot.pop(journal.key, None)
+        self._background.submit(lambda: None, lambda _: journal.close())
 
     def _sync_all(self, now: float) -> None:
         for recording in self._held.values():
