@@ -24,6 +24,7 @@ from tracewriter.disk import REAL_DISK
 from tracewriter.errors import StartError
 from tracewriter.housekeeping import Sweeper
 from tracewriter.listen import listen, private_dir
+from tracewriter.quiet import QuietLog
 from tracewriter.server import Server
 
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h
@@ -67,6 +68,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     listener = listen(arguments.socket.absolute(), systemd.listen_fds())
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     limits = Limits(durability=arguments.durability, idle_exit_s=arguments.idle_exit)
+    log = QuietLog(lambda line: print(f"tracewriter: {line}", file=sys.stderr, flush=True), SYSTEM_CLOCK)
     server = Server(
         listener.sock,
         root_fd,
@@ -75,7 +77,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         clock=SYSTEM_CLOCK,
         limits=limits,
         version=__version__,
-        log=lambda line: print(f"tracewriter: {line}", file=sys.stderr, flush=True),
+        log=log,
         sweeper=Sweeper(str(root), arguments.config, SYSTEM_CLOCK, interval_s=limits.sweep_interval_s),
     )
     gc.freeze()  # what is loaded by now stays: do not walk it again and again
@@ -85,6 +87,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         server.run(_with_watchdog(stopping))
     finally:
         systemd.notify("STOPPING=1")
+        log.close()
         listener.close()
         os.close(root_fd)
     return 0
