@@ -44,6 +44,7 @@ from tracewriter.survey import (
 __all__ = ["Deed", "Report", "SessionUnavailable", "Skipped", "TraceError", "Traces"]
 
 LOG: Final = "retention.jsonl"
+_LOG_BEFORE: Final = LOG + ".1"
 _LOG_MAX: Final = 4 * 1024 * 1024
 _ROUNDS: Final = 3  # plans of one sweep: what would not go is left alone, and the next oldest take its place
 _SETTLED_S: Final = 60.0  # an empty workspace directory younger than this may be somebody's who is about to record
@@ -163,7 +164,13 @@ class Traces:
         return Report(tuple(deeds), tuple(skipped), decided)
 
     def _check(self) -> None:
-        """Each deletion has its line. Where the log is something else than a file of ours, nothing is deleted."""
+        """Each deletion has its line. Where the log is something else than a file of ours, or cannot be put aside when it is
+        full, nothing is deleted."""
+        try:
+            if not stat.S_ISREG(os.stat(_LOG_BEFORE, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                raise RetentionHeld(f"{self.root / _LOG_BEFORE} is not a plain file; move it away")
+        except FileNotFoundError:
+            pass
         try:
             info = os.stat(LOG, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -303,9 +310,9 @@ class Traces:
     def _rotate_log(self) -> None:
         try:
             if os.stat(LOG, dir_fd=self._fd, follow_symlinks=False).st_size > _LOG_MAX:
-                os.replace(LOG, LOG + ".1", src_dir_fd=self._fd, dst_dir_fd=self._fd)
-        except FileNotFoundError:
-            pass
+                os.replace(LOG, _LOG_BEFORE, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError:
+            pass  # a line in a log that is too long is better than no line
 
 
 def _left(candidates: list[Candidate], trash: list[Trashed], report: Report) -> tuple[list[Candidate], list[Trashed]]:

@@ -334,6 +334,13 @@ def test_a_planted_trash_or_log_stops_the_sweep_and_nothing_is_followed(root: Pa
             sweep(root)
         path = root / "retention.jsonl"
         path.rmdir() if path.is_dir() else path.unlink()
+    (root / "retention.jsonl.1" / "full").mkdir(parents=True)
+    (root / "retention.jsonl").write_bytes(b"x" * (4 * 1024 * 1024 + 1))
+    with pytest.raises(RetentionHeld, match=r"retention\.jsonl\.1"):
+        sweep(root)
+    assert ("old" in live(root), in_trash(root)) == (True, set())
+    (root / "retention.jsonl.1" / "full").rmdir()
+    (root / "retention.jsonl.1").rmdir()
     (root / ".trash").symlink_to(tmp_path)
     report = sweep(root)
     assert (report.deeds, [one.name for one in report.skipped]) == ((), ["old"])
