@@ -19,12 +19,10 @@ from msgspec import Struct
 
 from tracewriter import lock
 from tracewriter.background import Background
-from tracewriter.chain import Chain
 from tracewriter.config import MAX_SEQ, Limits
 from tracewriter.disk import Disk
 from tracewriter.errors import SessionUnavailable, errno_name
 from tracewriter.events import FORMAT
-from tracewriter.findings import Found
 from tracewriter.manifest import (
     DIGESTS_NAME,
     Manifest,
@@ -33,8 +31,10 @@ from tracewriter.manifest import (
     segment_digest,
     write_manifest,
 )
-from tracewriter.scan import decode_seals, parse_header, read_small, scan_segment
-from tracewriter.segment import Header, Mark, Outcome, Segment, seal_name, segment_name, segment_number
+from tracewriter.recovery import Producer as Producer
+from tracewriter.recovery import newest_end
+from tracewriter.scan import read_small
+from tracewriter.segment import Header, Mark, Outcome, Segment, segment_name, segment_number
 
 _SEALS_MAX: Final = 64 * 1024 * 1024
 _NUMBER_TRIES: Final = 64
@@ -50,14 +50,6 @@ class Key(Struct, frozen=True):
     def workspace_hash(self) -> str:
         """The workspace's directory name: first 24 hex of SHA-256 of its path."""
         return hashlib.sha256(self.workspace.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-
-
-class Producer(Struct, frozen=True):
-    """Who records: its life's id, and the highest seqs acknowledged to it and given out by it (0: a new life here)."""
-
-    life: str
-    acked: int = 0
-    last: int = 0
 
 
 class Journal:
@@ -406,47 +398,6 @@ def _close_all(disk: Disk, *fds: int) -> None:
                 disk.close(fd)
             except OSError:
                 pass
-
-
-def newest_end(dir_fd: int, numbers: list[int], session: str, producer: Producer) -> tuple[int, str]:
-    """(the last seq that data or seals of the newest segments vouch for, the life that wrote the newest one or "").
-
-    Raises OSError when a segment cannot be read: going on with numbers that are on disk already would be a lie.
-    With a producer that says what it gave out (`last`), its own lines that claim more are passed over: their digits are damaged.
-    """
-    life = ""
-    for number in reversed(numbers):
-        end, header, records = _segment_end(dir_fd, number, session, producer)
-        if header is not None:
-            life = life or header.producer
-        if records or end:
-            return end, life
-    return 0, life
-
-
-def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> tuple[int, Header | None, int]:
-    first = read_small(segment_name(number), dir_fd, 4096)
-    header = parse_header((first or b"").partition(b"\n")[0])
-    # the header's own number counts only as far as records or seals go on from it: one changed digit must not skip a range
-    start = header.after if header is not None else None
-    records, end = _records_end(dir_fd, number, Chain(session, start=start), header, producer)
-    if not records and start is not None:
-        records, end = _records_end(dir_fd, number, Chain(session, start=None), header, producer)
-    seals = decode_seals(read_small(seal_name(number), dir_fd, _SEALS_MAX), number)
-    if header is None or seals.segment_id in (None, int(header.id, 16)):
-        end = max([end, *(entry.last for entry in seals.entries if entry.last <= MAX_SEQ)])
-    return end, header, records
-
-
-def _records_end(dir_fd: int, number: int, chain: Chain, header: Header | None, producer: Producer) -> tuple[int, int]:
-    ours = header is not None and header.producer == producer.life and producer.last > 0
-    bound = producer.last if ours else MAX_SEQ
-    records = end = 0
-    for item in [*chain.feed(scan_segment(dir_fd, number, raising=True)), *chain.finish()]:
-        if isinstance(item, Found) and item.end <= bound:
-            records += 1
-            end = max(end, item.end)
-    return records, end
 
 
 def retire_in(background: Background, failed: Callable[[Segment, OSError], None]) -> Callable[[Segment], None]:
