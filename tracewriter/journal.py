@@ -34,7 +34,7 @@ from tracewriter.manifest import (
 from tracewriter.recovery import Producer as Producer
 from tracewriter.recovery import newest_end
 from tracewriter.scan import read_small
-from tracewriter.segment import Header, Mark, Outcome, Segment, segment_name, segment_number
+from tracewriter.segment import Header, Mark, Outcome, Segment, sane_numbers, segment_name, segment_number
 
 _SEALS_MAX: Final = 64 * 1024 * 1024
 _NUMBER_TRIES: Final = 64
@@ -106,7 +106,7 @@ class Journal:
     def _recover(self, producer: Producer) -> None:
         if not (0 <= producer.acked <= MAX_SEQ and 0 <= producer.last <= MAX_SEQ):
             raise SessionUnavailable("malformed", "sequence numbers that cannot be")
-        found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
+        found = sane_numbers(self._disk.names(self._dir_fd))
         numbers = sorted({number for number, _ in found})
         self.segments = len(numbers)
         self._number = numbers[-1] if numbers else 0

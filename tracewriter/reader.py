@@ -26,8 +26,8 @@ from tracewriter.events import (
 )
 from tracewriter.findings import Found, Note, SessionEntry, Verdict
 from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, chained_head, parse_digests, segment_digest
-from tracewriter.scan import open_plain, parse_header, parse_record, read_small, scan_segment
-from tracewriter.segment import segment_name, segment_number
+from tracewriter.scan import foreign_names, missing, open_plain, parse_header, parse_record, read_small, scan_segment
+from tracewriter.segment import sane_numbers, segment_name, segment_number
 
 __all__ = ["Found", "Item", "Note", "SessionEntry", "Verdict", "list_sessions", "read", "verify"]
 
@@ -39,10 +39,8 @@ _SMALL: Final = 4 * 1024 * 1024
 
 
 def segment_numbers(dir_fd: int) -> list[int]:
-    """The numbers that .jsonl files have, and those that a seal or a hole in the sequence shows to be missing, ascending."""
-    found = [parsed for parsed in map(segment_number, os.listdir(dir_fd)) if parsed]
-    numbers = {number for number, _ in found}
-    return list(range(min(numbers), max(numbers) + 1)) if numbers else []
+    """The numbers that segments or their seals have, ascending. A seal alone shows that its segment is missing."""
+    return sorted({number for number, _ in sane_numbers(os.listdir(dir_fd))})
 
 
 def read(directory: Path) -> Iterator[Found | Note]:
@@ -57,14 +55,24 @@ def read(directory: Path) -> Iterator[Found | Note]:
 
 
 def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
-    numbers = segment_numbers(dir_fd)
+    names = os.listdir(dir_fd)
+    found = sane_numbers(names)
+    numbers = sorted(number for number, kind in found if kind == "jsonl")
     chain = Chain(_recorded_as(dir_fd, numbers, session))
     lives = _Lives()
+    done = min((number for number, _ in found), default=1) - 1
     for number in numbers:
+        if number > done + 1:
+            yield missing(done + 1, number - 1)
+        done = number
         for item in chain.feed_blocks(scan_segment(dir_fd, number, blocks=blocks)):
             yield from lives.pass_on(item)
     for item in chain.finish():
         yield from lives.pass_on(item)
+    highest = max((number for number, _ in found), default=0)
+    if highest > done:
+        yield missing(done + 1, highest)
+    yield from foreign_names(names)
     if lives.open:
         if lock.is_held(f"/proc/self/fd/{dir_fd}/{lock.LOCK_NAME}"):
             yield Note("active", f"the session is being recorded; {chain.end} records so far", last=chain.end)
@@ -196,7 +204,7 @@ def _verify(dir_fd: int, session: str) -> Verdict:
 
 def _check_digests(dir_fd: int) -> Iterator[Note]:
     """Segments whose SHA-256 is not the one noted when the recording was closed, and those that are gone with all their traces."""
-    there = segment_numbers(dir_fd)
+    there = {parsed[0] for parsed in map(segment_number, os.listdir(dir_fd)) if parsed}
     for number, digest in parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL)).items():
         now = segment_digest(dir_fd, number)
         if number not in there:
@@ -217,7 +225,10 @@ def list_sessions(root: Path) -> list[SessionEntry]:
     entries: list[SessionEntry] = []
     for workspace_dir in _subdirectories(root):
         for session_dir in _subdirectories(workspace_dir):
-            entry = _entry(session_dir)
+            try:
+                entry = _entry(session_dir)
+            except (OSError, ValueError, ArithmeticError):  # one that cannot be looked at never hides the others
+                entry = SessionEntry(session_dir.name, "", session_dir, None, None, 0, 0, active=False)
             if entry is not None:
                 entries.append(entry)
     entries.sort(key=lambda e: (e.last_at is not None, e.last_at, e.session), reverse=True)

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -22,7 +22,16 @@ from tracewriter.config import MAX_FRAME, MIB
 from tracewriter.errors import errno_name
 from tracewriter.events import RawRecord
 from tracewriter.findings import Note
-from tracewriter.segment import SEAL_SLOT, Header, SealEntry, decode_entry, decode_slot0, seal_name, segment_name
+from tracewriter.segment import (
+    SEAL_SLOT,
+    Header,
+    SealEntry,
+    decode_entry,
+    decode_slot0,
+    insane_names,
+    seal_name,
+    segment_name,
+)
 
 _CHUNK: Final = MIB
 _LONGEST_LINE: Final = (
@@ -201,6 +210,20 @@ def salvage(line: bytes) -> int:
     return at if at > 0 and parse_record(line[at:]) is not None else -1
 
 
+def missing(first: int, last: int) -> Note:
+    """One hole in the sequence of segments, however wide it is."""
+    text = f"segment {first} is missing" if first == last else f"segments {first} to {last} are missing"
+    return Note("missing", text, first)
+
+
+def foreign_names(names: Iterable[str]) -> Iterator[Note]:
+    """One note when there are files with segment numbers that no writer gives."""
+    planted = insane_names(names)
+    if planted:
+        more = f" and {len(planted) - 1} more" if len(planted) > 1 else ""
+        yield Note("foreign", f"{planted[0]}{more}: no writer gives such a number; it is not read")
+
+
 def scan_segment(
     dir_fd: int, number: int, *, blocks: bool = False, raising: bool = False
 ) -> Iterator[Header | Line | Block | Note]:
@@ -212,7 +235,7 @@ def scan_segment(
     try:
         fd = open_plain(segment_name(number), dir_fd)
     except FileNotFoundError:
-        yield Note("missing", f"segment {number} is missing", number)
+        yield missing(number, number)
         return
     except OSError as exc:
         if raising and exc.errno not in _FOREIGN:

@@ -8,6 +8,7 @@ bytes; the file is never rewritten, only cut back to the last whole line after a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final
 
@@ -23,6 +24,7 @@ SEAL_MAGIC: Final = b"agseal1\n"
 SEAL_RANGE: Final = 64 * KIB  # a range is closed at the first block beyond this
 _SLOT0: Final = Layout("<8sIIQQ")
 _ENTRY: Final = Layout("<IIIIQQ")
+MAX_NUMBER: Final = 900_000_000  # leaves a hundred million to be counted on to before a name would need a tenth digit
 _SEGMENT_NAME: Final = re.compile(r"([0-9]{6,9})\.(jsonl|seal)\Z")
 
 
@@ -67,6 +69,24 @@ def segment_number(name: str) -> tuple[int, str] | None:
     """(number, "jsonl" or "seal") of a file name; None for any other file."""
     match = _SEGMENT_NAME.match(name)
     return (int(match[1]), match[2]) if match else None
+
+
+def sane_numbers(names: Iterable[str]) -> list[tuple[int, str]]:
+    """`segment_number` of each name that has one and may be a writer's: at most MAX_NUMBER, or counted on from there without a
+    hole. Any other was planted; taken as the highest so far, it would make the next name one that no reader looks for."""
+    found = [parsed for parsed in map(segment_number, names) if parsed]
+    high = {number for number, _ in found if number >= MAX_NUMBER}
+    top = MAX_NUMBER
+    while top in high and top + 1 in high:
+        top += 1
+    return [parsed for parsed in found if parsed[0] <= top]
+
+
+def insane_names(names: Iterable[str]) -> list[str]:
+    """The names that `sane_numbers` leaves out although they look like a segment's or a seal's, ascending."""
+    listed = list(names)
+    sane = {number for number, _ in sane_numbers(listed)}
+    return sorted(name for name in listed if (parsed := segment_number(name)) and parsed[0] not in sane)
 
 
 def encode_slot0(number: int, segment_id: int) -> bytes:

@@ -23,7 +23,7 @@ from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
 from tracewriter.reader import quick_manifest
 from tracewriter.retention import Candidate, Trashed
 from tracewriter.scan import read_small
-from tracewriter.segment import segment_number
+from tracewriter.segment import MAX_NUMBER, segment_number
 
 TRASH: Final = ".trash"
 PINNED: Final = "pinned"
@@ -124,6 +124,7 @@ def _contents(fd: int) -> _Contents:
             name, plain = entry.name, stat.S_ISREG(info.st_mode)
             found.disk_bytes += info.st_blocks * 512
             segment = segment_number(name)
+            segment = segment if segment is not None and segment[0] <= MAX_NUMBER else None
             if name == PINNED:
                 found.pinned = True
             elif segment is not None and segment[1] == "jsonl" and plain:

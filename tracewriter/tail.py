@@ -27,8 +27,8 @@ from tracewriter.events import (
 )
 from tracewriter.findings import Found, Note
 from tracewriter.reader import quick_manifest
-from tracewriter.scan import Line, open_plain, parse_header, parse_record
-from tracewriter.segment import Header, segment_name, segment_number
+from tracewriter.scan import Line, foreign_names, missing, open_plain, parse_header, parse_record
+from tracewriter.segment import Header, sane_numbers, segment_name
 
 _CHUNK: Final = MIB
 _LONGEST_LINE: Final = 2 * MAX_FRAME  # no writer of ours makes longer ones
@@ -145,6 +145,10 @@ class Follower:
             self._dir_fd = os.open(self._path, _DIRECTORY)
         except OSError:
             return False
+        try:
+            self._pending += foreign_names(os.listdir(self._dir_fd))
+        except OSError:
+            pass
         self._start()
         return True
 
@@ -211,8 +215,8 @@ class Follower:
                 yield from self._take([rest])
             os.close(self._fd)
             self._fd = -1
-        for missing in range(self._number + 1, number) if self._number else ():
-            yield Note("missing", f"segment {missing} is missing", missing)
+        if self._number and number > self._number + 1:
+            yield missing(self._number + 1, number - 1)
         self._number, self._at = number, 0
         problem = self._open_segment()
         if problem is not None:
@@ -323,7 +327,7 @@ class Follower:
 def _numbers(dir_fd: int) -> list[int]:
     """The numbers of the segments that are there, ascending."""
     try:
-        found = [parsed for parsed in map(segment_number, os.listdir(dir_fd)) if parsed]
+        found = sane_numbers(os.listdir(dir_fd))
     except OSError:
         return []
     return sorted(number for number, kind in found if kind == "jsonl")
