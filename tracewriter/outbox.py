@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -42,6 +42,7 @@ _encode_into: Final = msgspec.json.Encoder().encode_into
 _ALWAYS: Final = frozenset({RunExecuteFinished, ModelRequestFailed, SessionRecordFinished, TraceLimitObserved})
 _ALWAYS_NAMES: Final = tuple(b'"event":"%s"' % NAMES[cls].encode() for cls in _ALWAYS)
 _DROP_NAME: Final = NAMES[TraceDropObserved]
+_ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
 _FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
 
 
@@ -126,6 +127,7 @@ class Outbox:
         self._held: list[Held] | None = [] if resumed else None
         self._held_over = 0
         self.limited = False
+        self.unanswered = 0  # numbered and handed over, but never answered before the session was let go of
         self.stopped = ""  # why nothing is recorded any more
         self._closing = False
         self._fast = not resumed
@@ -170,7 +172,8 @@ class Outbox:
         mark = len(batch)
         try:
             name, size_of, with_json = _RECORDED[type(event)]
-            if not self._fast or self._budget.full or size_of(event) > MAX_LINE:
+            odd = ts is not None and ts.tzinfo is None  # a time without a zone is no time for anybody else
+            if odd or not self._fast or self._budget.full or size_of(event) > MAX_LINE:
                 self._slow(event, ts, run, op, parent)
                 return
             seq = self.last + 1
@@ -204,7 +207,8 @@ class Outbox:
         try:
             if isinstance(event, RunExecuteFinished):
                 self._tally(event)
-            self._record_slowly(event, ts or self._now(), run, op, parent)
+            at = ts or self._now()
+            self._record_slowly(event, at if at.tzinfo is not None else at.astimezone(UTC), run, op, parent)
         except Exception:  # noqa: BLE001 - see above
             self._unnumbered += 1
             self._count("internal", 1)
@@ -265,7 +269,9 @@ class Outbox:
             "session": self.session,
         }
         ids = {"run": run, "op": op, "parent": parent}
-        head |= {name: jsonl.safe_str(value, repairs) for name, value in ids.items() if value}
+        head |= {
+            name: jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) for name, value in ids.items() if value
+        }
         data = Raw(jsonl.encode_safely(_cut_body(event), MAX_LINE - 2 * KIB))
         return jsonl.encoder.encode(head | {"data": data}) + b"\n"
 
@@ -432,7 +438,10 @@ class Outbox:
         self.stopped, self._fast, self._held, self._held_over = reason, False, None, 0
         counted = sum(frame.count for frame in self.frames if frame.kind is Kind.DROP)
         counted += self.last - self._drop_first + 1 if self._drop_first else 0
-        self._count(self._stop_code(), held + self.last - self.acked - counted)
+        waiting = self.last - self.acked - counted
+        # let go of with something unanswered: what the writer still makes of it is not known here
+        self.unanswered = waiting if reason == "closed" else 0
+        self._count(self._stop_code(), held + waiting - self.unanswered)
         self._unnumbered += held
         self._grow(-self.own_bytes)
         self.frames.clear()

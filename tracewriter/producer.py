@@ -13,9 +13,10 @@ from typing import Final
 from msgspec import Struct
 
 from tracewriter.clock import Clock
-from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME
+from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME, MAX_SEQ
 from tracewriter.errors import ProtocolError
 from tracewriter.events import TraceClockObserved, TraceDegradedObserved, TraceRecoveredObserved
+from tracewriter.jsonl import Repairs, safe_str
 from tracewriter.outbox import Budget, Outbox, OutFrame
 from tracewriter.protocol import (
     HEADER,
@@ -36,6 +37,9 @@ from tracewriter.protocol import (
 )
 
 _PIECES: Final = 256  # of one sendmsg; over 1,024 it is EINVAL
+_NAME_CHARS: Final = 100  # the writer refuses longer ids, saying why
+_PATH_CHARS: Final = 8192  # as for ids: PATH_MAX is 4,096 bytes
+_SECRETS_CHARS: Final = 64 * 1024  # of all exact values; a PEM key has 2 to 4 KiB
 _JUMP_S: Final = 5.0  # a wall clock is slewed for less
 _ROUND_BYTES: Final = 1024 * 1024  # handed to the socket at once
 
@@ -47,6 +51,22 @@ class SessionInfo(Struct, frozen=True):
     workspace: str
     capture: str = "content"
     secrets: tuple[str, ...] = ()
+
+
+def _sayable(info: SessionInfo) -> tuple[SessionInfo, str]:
+    """The session as OPEN can say it, or why it cannot be recorded: what does not fit a frame would cut the connection, and
+    with it every other session, again and again. A secret that cannot be named cannot be kept out, so nothing is recorded."""
+    repairs = Repairs()
+    workspace, capture, *secrets = (safe_str(text, repairs) for text in (info.workspace, info.capture, *info.secrets))
+    fitting = SessionInfo(info.session[:_NAME_CHARS], workspace[:_PATH_CHARS], capture[:_NAME_CHARS], tuple(secrets))
+    size = sum(map(len, secrets))
+    if size > _SECRETS_CHARS:
+        bare = SessionInfo(fitting.session, fitting.workspace, fitting.capture)
+        return (
+            bare,
+            f"secrets of {size:,} characters are too long to be kept out of a record; the bound is {_SECRETS_CHARS:,}",
+        )
+    return fitting, ""
 
 
 class Channel:
@@ -96,9 +116,12 @@ class Producer:
 
     def add(self, info: SessionInfo, *, resumed: bool) -> Channel:
         """Record another session. A new one is numbered from 1 at once; a resumed one waits for the writer's word."""
+        info, problem = _sayable(info)
         outbox = Outbox(info.session, self._clock, self.budget, resumed=resumed, wake=self.wake)
         channel = Channel(info, outbox)
         self._channels.append(channel)
+        if problem:
+            self._stop(channel, problem)
         if self.ready:
             self._open(channel)
         return channel
@@ -245,6 +268,8 @@ class Producer:
     def _about(self, channel: Channel, frame: Frame) -> None:
         match frame.kind:
             case Kind.OPENED:
+                if not 1 <= frame.first <= MAX_SEQ + 1:
+                    raise ProtocolError("a session opened at a number that cannot be")
                 channel.phase, channel.sent = "open", 0
                 if not channel.outbox.numbered(frame.first):
                     self._stop(channel, "conflict: the writer is ahead of this process")
@@ -279,6 +304,8 @@ class Producer:
         channel.phase = "closed"
 
     def _acked(self, channel: Channel, seq: int) -> None:
+        if seq > channel.outbox.last:
+            raise ProtocolError("an acknowledgement of what was never sent")
         further = seq > channel.outbox.acked
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(seq))
         channel.probing, channel.resend_at = False, None
@@ -288,6 +315,10 @@ class Producer:
             self._go_on(channel)
 
     def _nacked(self, channel: Channel, frame: Frame, nack: Nack) -> None:
+        outbox = channel.outbox
+        taken_back = frame.count > 0 and frame.first <= outbox.acked
+        if taken_back or not 1 <= frame.first <= outbox.last + 1 or frame.first + frame.count > outbox.last + 1:
+            raise ProtocolError("a refusal of what was never sent")
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(frame.first - 1))
         if frame.count:
             channel.outbox.refuse(frame.first, frame.count, nack.code)

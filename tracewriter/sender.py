@@ -35,6 +35,7 @@ from tracewriter.producer import Channel, Producer, SessionInfo
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _RECEIVE: Final = 256 * 1024
+_SILENT_S: Final = 1.0
 _PIECES: Final = 512  # of one sendmsg; over 1,024 it is EINVAL
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -121,7 +122,7 @@ class SessionTrace:
     def __init__(self, sender: Sender, channel: Channel) -> None:
         self._sender, self._channel = sender, channel
         self.record = channel.outbox.record  # no wrapper: it is the hot path
-        self._closing = False
+        self._closing: asyncio.Future[None] | None = None
         self._unfinished = False  # the close ran out of time: what waited then is not recorded
 
     @property
@@ -131,31 +132,40 @@ class SessionTrace:
 
     async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
         """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
-        if not self._closing:
+        if self._closing is None:
             await self._sender.flush(self._channel, timeout_s)
         return self.status()
 
     async def close(self, timeout_s: float = 2.0) -> TraceStatus:
         """End the recording in order. A second close changes nothing."""
-        if self._closing:
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
             return self.status()
+        self._closing = asyncio.get_running_loop().create_future()
+        try:
+            return await self._close(timeout_s)
+        finally:
+            self._closing.set_result(None)
+
+    async def _close(self, timeout_s: float) -> TraceStatus:
         if await self._sender.numbered(self._channel, timeout_s):
             box = self._channel.outbox
             emitted = box.last + 1  # this record's own seq: all that was ever numbered
             self.record(SessionRecordFinished(emitted, box.counts(), box.usage, box.cost_usd))
-        self._closing = True
         self._unfinished = not await self._sender.close_session(self._channel, timeout_s)
         return self.status()
 
     def status(self) -> TraceStatus:
         """How things stand."""
         outbox = self._channel.outbox
-        waiting = 0 if outbox.stopped else outbox.emitted - max(0, outbox.acked - outbox.started_after)
+        waiting = outbox.unanswered if outbox.stopped else outbox.emitted - max(0, outbox.acked - outbox.started_after)
         recorded = max(0, outbox.emitted - outbox.dropped - waiting)
         if outbox.stopped and outbox.stopped != "closed":
             return TraceStatus("off", outbox.stopped, outbox.emitted, recorded, outbox.dropped)
-        reason = self._channel.reason or self._sender.problem
-        state = "degraded" if reason and (self._unfinished or not self._closing) else "ok"
+        reason = self._channel.reason or self._sender.trouble()
+        if self._unfinished or waiting:
+            reason = reason or ("not all of it was acknowledged" if outbox.stopped else "")
+        state = "degraded" if reason and (self._unfinished or self._closing is None) else "ok"
         return TraceStatus(state, reason if state != "ok" else "", outbox.emitted, recorded, outbox.dropped)
 
 
@@ -184,6 +194,7 @@ class Sender:
         self._lost: asyncio.Future[str] | None = None
         self._kick: asyncio.Event | None = None
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._asked_at: float | None = None  # when the first of what is not answered yet was sent
         self.problem = "no writer is connected yet"
 
     # --- for callers
@@ -212,7 +223,7 @@ class Sender:
         """All sessions together."""
         boxes = [channel.outbox for channel in self.producer.channels]
         emitted, dropped = sum(box.emitted for box in boxes), sum(box.dropped for box in boxes)
-        reason = self.producer.problem() or self.problem
+        reason = self.producer.problem() or self.trouble()
         recorded = sum(max(0, box.acked - box.started_after) for box in boxes)
         return TraceStatus("degraded" if reason else "ok", reason, emitted, recorded, dropped)
 
@@ -224,6 +235,11 @@ class Sender:
         status, outbox = SessionTrace(self, channel).status(), channel.outbox
         counts = (status.emitted, status.recorded, status.dropped, dict(outbox.dropped_by), outbox.queued_bytes)
         return SessionFigures(outbox.session, status.state, status.reason, *counts)
+
+    def trouble(self) -> str:
+        """Why nothing gets through on this connection, or "": every frame is answered, so silence means a stuck writer."""
+        silent_s = self._clock.monotonic() - self._asked_at if self._asked_at is not None else 0.0
+        return self.problem or ("the writer does not answer" if silent_s > _SILENT_S else "")
 
     async def flush(self, channel: Channel, timeout_s: float) -> bool:
         """Wait until everything the session recorded so far is acknowledged and the writer has answered a FLUSH."""
@@ -326,7 +342,7 @@ class Sender:
     async def _serve(self, sock: socket.socket) -> str:
         """Run one connection to its end; gives why it ended."""
         assert self._loop is not None
-        self._sock, self._lost = sock, self._loop.create_future()
+        self._sock, self._lost, self._asked_at = sock, self._loop.create_future(), None
         self._out.clear()
         self._out.append(memoryview(self.producer.connected()))
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -392,6 +408,8 @@ class Sender:
 
     def _send_some(self, sock: socket.socket) -> bool:
         """One sendmsg. False when the socket takes no more, or is gone."""
+        if self._asked_at is None:
+            self._asked_at = self._clock.monotonic()
         try:
             count = sock.sendmsg(list(islice(self._out, _PIECES)), (), socket.MSG_NOSIGNAL)
         except (BlockingIOError, InterruptedError):
@@ -436,6 +454,7 @@ class Sender:
         except ProtocolError as exc:
             self._end(f"what answers at the writer's socket is no writer: {exc}")
             return
+        self._asked_at = None
         if self.producer.ready:
             self.problem = ""
         self._check_waiters()
