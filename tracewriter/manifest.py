@@ -11,11 +11,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tracewriter.config import MIB
 from tracewriter.disk import Disk
@@ -40,6 +40,21 @@ class Manifest(Struct, frozen=True, kw_only=True):
     segments_bytes: int
     format: str = "agentd.manifest/1"
     closed: bool = False
+
+
+def decode_manifest(data: bytes | None) -> Manifest | None:
+    """What a manifest's bytes say; None when they are none. Times without a zone are taken as UTC."""
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest) if data else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if manifest is None:
+        return None
+    return structs.replace(manifest, started_at=_zoned(manifest.started_at), last_at=_zoned(manifest.last_at))
+
+
+def _zoned(at: datetime | None) -> datetime | None:
+    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def write_manifest(disk: Disk, dir_fd: int, manifest: Manifest) -> OSError | None:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from tracewriter import lock
 from tracewriter.chain import Bulk, Chain, Item
 from tracewriter.events import (
@@ -25,7 +23,15 @@ from tracewriter.events import (
     name_of_class,
 )
 from tracewriter.findings import Found, Note, SessionEntry, Verdict
-from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, chained_head, parse_digests, segment_digest
+from tracewriter.manifest import (
+    DIGESTS_NAME,
+    MANIFEST_NAME,
+    Manifest,
+    chained_head,
+    decode_manifest,
+    parse_digests,
+    segment_digest,
+)
 from tracewriter.scan import foreign_names, missing, open_plain, parse_header, parse_record, read_small, scan_segment
 from tracewriter.segment import sane_numbers, segment_name, segment_number
 
@@ -272,13 +278,7 @@ def _entry(path: Path) -> SessionEntry | None:
 
 
 def _manifest(dir_fd: int) -> Manifest | None:
-    data = read_small(MANIFEST_NAME, dir_fd, _SMALL)
-    if data is None:
-        return None
-    try:
-        return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    return decode_manifest(read_small(MANIFEST_NAME, dir_fd, _SMALL))
 
 
 def quick_manifest(dir_fd: int, session: str, numbers: list[int], known: Manifest | None = None) -> Manifest:

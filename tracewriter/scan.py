@@ -11,10 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from datetime import UTC
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from xxhash import xxh3_64_intdigest
 
 from tracewriter import jsonl
@@ -180,6 +181,8 @@ def parse_record(line: bytes) -> tuple[RawRecord, int] | None:
         record = fallback
     if record.seq < 1:
         return None
+    if record.ts.tzinfo is None:  # another tool's: one without a zone cannot be compared with the others
+        record = structs.replace(record, ts=record.ts.replace(tzinfo=UTC))
     if record.event != DROP:
         return record, record.seq
     try:

@@ -14,12 +14,11 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from tracewriter import lock
 from tracewriter.errors import errno_name
-from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest
+from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, decode_manifest
 from tracewriter.reader import quick_manifest
 from tracewriter.retention import Candidate, Trashed
 from tracewriter.scan import read_small
@@ -189,11 +188,7 @@ def _last_at(fd: int, session: str, contents: _Contents, *, thorough: bool) -> f
 
 
 def _manifest(fd: int) -> Manifest | None:
-    data = read_small(MANIFEST_NAME, fd, _MANIFEST_MAX)
-    try:
-        return msgspec.json.decode(data, type=Manifest) if data else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return decode_manifest(read_small(MANIFEST_NAME, fd, _MANIFEST_MAX))
 
 
 def _disk_bytes(fd: int, depth: int) -> int:

@@ -66,7 +66,15 @@ def count(number: int, noun: str) -> str:
 
 def local_time(at: datetime | None) -> str:
     """A moment in the reader's own time zone, to the second."""
-    return "?" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return "?" if at is None else local(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def local(at: datetime) -> datetime:
+    """The moment in the reader's own time zone; as it is (UTC, in our traces) where the local calendar does not reach."""
+    try:
+        return at.astimezone()
+    except (OverflowError, OSError, ValueError):
+        return at
 
 
 def first_line(text: str, limit: int = 200) -> str:

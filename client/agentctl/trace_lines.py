@@ -55,7 +55,7 @@ def record_lines(found: Found) -> list[str]:
     """One line for a record (seq, local time, event, key facts), and the lines of the diff under a changed file."""
     record = found.record
     event = typed(record)
-    at = record.ts.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    at = fmt.local(record.ts).strftime("%H:%M:%S.%f")[:-3]
     doubt = f"  [{found.state}]" if found.state in ("unverified", "unfinished") else ""
     said = fmt.first_line(safe_line(facts(event)), _LINE_CHARS)
     head = f"{record.seq:>6}  {at}  {safe_line(record.event):<26}  {said}{doubt}"
