@@ -30,6 +30,7 @@ from tracewriter.segment import (
     decode_entry,
     decode_slot0,
     insane_names,
+    new_hash,
     seal_name,
     segment_name,
 )
@@ -38,7 +39,10 @@ _CHUNK: Final = MIB
 _LONGEST_LINE: Final = (
     2 * MAX_FRAME
 )  # no writer of ours makes longer ones; beyond it a "line" is damage, read past in chunks
-_MAX_SEALS: Final = 64 * MIB
+_MAX_SEALS: Final = (
+    100_000 * SEAL_SLOT
+)  # a segment of 8 MiB holds fewer records than that; what comes after is not read
+_MAX_RANGE: Final = 8 * MIB  # a longer one is some file's claim: it is hashed and taken apart in chunks
 DROP: Final = "trace.drop.observed"
 _SEGMENT_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
 _HEADER_ID: Final = re.compile(rb'\A(\{"segment":[0-9]{1,9},"id":")[0-9a-f]{16}')
@@ -260,16 +264,13 @@ def _scan_open(fd: int, dir_fd: int, number: int, blocks: bool) -> Iterator[Head
     first = os.pread(fd, 4096, 0).partition(b"\n")[0]
     header = parse_header(first)
     seals = decode_seals(read_small(seal_name(number), dir_fd, _MAX_SEALS), number)
-    entries = seals.entries
     stranger = header is not None and seals.segment_id not in (None, int(header.id, 16))
-    if stranger and not any(
-        _matches(fd, entry, size) or _matches_but_for_id(fd, entry, seals, size) for entry in entries
-    ):
-        entries = []
+    regions, lost = plan(seals.entries, size)
+    if stranger and not any(_matches(fd, region) or _matches_but_for_id(fd, region, seals) for region in regions):
+        regions, lost = plan([], size)
         yield Note("unsealed", f"segment {number}: its seals belong to another segment", number)
     if header is not None:
         yield header
-    regions, lost = plan(entries, size)
     for item in _regions(fd, number, regions, "unverified" if lost else "unsealed"):
         if isinstance(item, Block) and not blocks:
             yield from item.lines()
@@ -282,15 +283,26 @@ def _scan_open(fd: int, dir_fd: int, number: int, blocks: bool) -> Iterator[Head
         yield Note("lost", text, number, size, missing, None, lost[-1].last)
 
 
-def _matches(fd: int, entry: SealEntry, size: int) -> bool:
-    if entry.offset + entry.length > size or entry.length > _MAX_SEALS:
-        return False
-    return xxh3_64_intdigest(os.pread(fd, entry.length, entry.offset)) == entry.digest
+def _matches(fd: int, region: Region) -> bool:
+    return region.entry is not None and _fingerprint(fd, region)[0] == region.entry.digest
 
 
-def _matches_but_for_id(fd: int, entry: SealEntry, seals: Seals, size: int) -> bool:
+def _fingerprint(fd: int, region: Region) -> tuple[int, int]:
+    """(the hash of a range's bytes as they are now, the offset after its last line end or its own), in constant memory."""
+    digest = new_hash()
+    at, end, ended = region.offset, region.offset + region.length, region.offset
+    while at < end and (chunk := os.pread(fd, min(_CHUNK, end - at), at)):
+        digest.update(chunk)
+        line_end = chunk.rfind(b"\n") + 1
+        ended = at + line_end if line_end else ended
+        at += len(chunk)
+    return digest.intdigest(), ended
+
+
+def _matches_but_for_id(fd: int, region: Region, seals: Seals) -> bool:
     """Whether only the id in the header line was changed: then the seals are this segment's, and the range is damaged."""
-    if entry.offset or entry.offset + entry.length > size or entry.length > _MAX_SEALS or seals.segment_id is None:
+    entry = region.entry
+    if entry is None or entry.offset or entry.length > _MAX_RANGE or seals.segment_id is None:
         return False
     data = os.pread(fd, entry.length, 0)
     return xxh3_64_intdigest(_HEADER_ID.sub(rb"\g<1>%016x" % seals.segment_id, data, count=1)) == entry.digest
@@ -306,15 +318,21 @@ def _regions(fd: int, number: int, regions: list[Region], unsealed: str) -> Iter
         if region.entry is None:
             yield from _unsealed(fd, number, Region(start, end - start, None), state)
             continue
-        data = os.pread(fd, region.length, region.offset)
-        if len(data) == region.length and xxh3_64_intdigest(data) == region.entry.digest:
+        data = os.pread(fd, region.length, region.offset) if region.length <= _MAX_RANGE else None
+        if data is None:
+            digest, ended = _fingerprint(fd, region)
+        else:
+            digest, ended = xxh3_64_intdigest(data), region.offset + data.rfind(b"\n") + 1
+        if digest == region.entry.digest:
             if start < region.offset:
                 yield from _unsealed(fd, number, Region(start, region.offset - start, None), "unverified")
-            yield Block(number, region.offset, data, region.entry)
+            if data is None:
+                yield from _unsealed(fd, number, region, "verified")
+            else:
+                yield Block(number, region.offset, data, region.entry)
             continue
         text = f"segment {number}: bytes {region.offset} to {end} are not as they were sealed"
         yield Note("damaged", text, number, region.offset, region.length, None, region.entry.last)
-        ended = region.offset + data.rfind(b"\n") + 1
         ended = start if ended == region.offset else ended
         yield from _unsealed(fd, number, Region(start, ended - start, None), "unverified")
         begun = ended if ended < end else None

@@ -133,7 +133,8 @@ class Mark(Struct, frozen=True):
     last: int
 
 
-def _new_hash() -> xxh3_64:
+def new_hash() -> xxh3_64:
+    """An empty hash as seals use it, to be fed piece by piece."""
     return xxh3_64()  # type: ignore[no-untyped-call,unused-ignore]
 
 
@@ -158,7 +159,7 @@ class Segment:
         self.size = 0
         self.records = 0
         self.last = header.after
-        self._hash = _new_hash()
+        self._hash = new_hash()
         self._range_start = 0
         self._range_records = 0
         self._entries: list[bytes] = []
@@ -295,7 +296,7 @@ class Segment:
         entry = SealEntry(self._range_start, length, self._range_records, self.last, self._hash.intdigest())
         self._entries.append(encode_entry(entry, self.id))
         self._range_start, self._range_records = self.size, 0
-        self._hash = _new_hash()
+        self._hash = new_hash()
 
     def _start_seal(self) -> None:
         # right after the first write: on a full disk a seal file made later would never get its first block
