@@ -46,6 +46,14 @@ _DEAF_S: Final = 0.5
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 
 
+class _Opening:
+    """A session that was asked for and is not open yet: it waits for its turn, or its files are being read."""
+
+    def __init__(self, connection: Connection, channel: int, request: Open) -> None:
+        self.connection, self.channel, self.request = connection, channel, request
+        self.close_after = False  # its CLOSE has come already
+
+
 class Server:
     """Serves a listening Unix socket until told to stop."""
 
@@ -72,7 +80,8 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._held: dict[Key, Recording] = {}  # every session being recorded, until its lock is free again
         self._owners: dict[Key, Connection] = {}
-        self._opens: deque[tuple[Connection, int, Open]] = deque()
+        self._opens: deque[_Opening] = deque()  # those that wait for their turn
+        self._opening: dict[Key, _Opening] = {}  # those whose files are being read in the background
         self._started = clock.monotonic()
         self._idle_since = self._started
         self._stopping = False
@@ -89,7 +98,7 @@ class Server:
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._epoll.register(self.background.wake_fd, select.EPOLLIN)
         while not stop() and not self._idle_too_long():
-            self.turn(_TICK_S if not self._opens else 0.0)
+            self.turn(0.0 if self._opens and self._may_open_more() else _TICK_S)
         self._drain()
 
     def turn(self, timeout_s: float) -> None:
@@ -101,12 +110,15 @@ class Server:
                 self.background.collect()
             else:
                 self._ready(fd, events)
-        for _ in range(min(len(self._opens), self._limits.opens_per_turn)):
-            self._serve_open(*self._opens.popleft())
+        while self._opens and self._may_open_more():
+            self._serve_open(self._opens.popleft())
         self._due()
 
+    def _may_open_more(self) -> bool:
+        return len(self._opening) < self._limits.opens_per_turn
+
     def _idle_too_long(self) -> bool:
-        if self._connections or self._held or not self._limits.idle_exit_s:
+        if self._connections or self._held or self._opening or not self._limits.idle_exit_s:
             self._idle_since = self._clock.monotonic()
             return False
         return self._clock.monotonic() - self._idle_since > self._limits.idle_exit_s
@@ -234,49 +246,87 @@ class Server:
             problem = SessionUnavailable("limit", "too many sessions wait to be opened", 5000)
             self._queue(connection, refused(frame.channel, problem))
             return
-        self._opens.append((connection, frame.channel, request))
+        self._opens.append(_Opening(connection, frame.channel, request))
 
-    def _serve_open(self, connection: Connection, channel: int, request: Open) -> None:
-        if self._connections.get(connection.fd) is not connection:
+    def _serve_open(self, opening: _Opening) -> None:
+        """Have its files opened and read in the background: a big segment must not hold up the others."""
+        connection, request = opening.connection, opening.request
+        if not self._connected(connection):
             return
         try:
             try:
-                recording = self._open(connection, channel, request)
+                key = checked_key(request.session, request.workspace)
+                self._check_free(connection, key)
             except SessionUnavailable as exc:
-                self._queue(connection, refused(channel, exc))
+                self._refuse(opening, exc)
                 return
-            connection.channels[channel] = recording
-            self._queue(connection, encode(Kind.OPENED, channel=channel, first=recording.next))
+        except (ProtocolError, OSError):
+            self._gone(connection)
+            return
+        self._opening[key], self._owners[key] = opening, connection
+        producer = Producer(connection.producer, request.acked, request.last)
+
+        def job() -> Journal | SessionUnavailable:
+            try:
+                return Journal.open(self._disk, self._root_fd, key, producer, self._limits)
+            except SessionUnavailable as exc:
+                return exc
+
+        self.background.submit(job, partial(self._opened, key, opening))
+
+    def _opened(self, key: Key, opening: _Opening, result: object) -> None:
+        connection = opening.connection
+        del self._opening[key]
+        if not self._connected(connection) or not isinstance(result, Journal):
+            del self._owners[key]
+        if not self._connected(connection):
+            if isinstance(result, Journal):
+                result.close()
+            return
+        try:
+            if isinstance(result, Journal):
+                recording = self._recording(opening, self._kept(result))
+                self._held[key] = connection.channels[opening.channel] = recording
+                self._queue(connection, encode(Kind.OPENED, channel=opening.channel, first=recording.next))
+                if opening.close_after:
+                    self._close_channel(connection, opening.channel)
+            elif isinstance(result, SessionUnavailable):
+                self._refuse(opening, result)
+            else:  # a bug, which is in the log
+                self._refuse(opening, SessionUnavailable("internal", "the session could not be opened", 30_000))
         except (ProtocolError, OSError):
             self._gone(connection)
 
-    def _open(self, connection: Connection, channel: int, request: Open) -> Recording:
-        key = checked_key(request.session, request.workspace)
+    def _refuse(self, opening: _Opening, problem: SessionUnavailable) -> None:
+        self._queue(opening.connection, refused(opening.channel, problem))
+        if opening.close_after:
+            self._queue(opening.connection, closed(opening.channel, 0))
+
+    def _connected(self, connection: Connection) -> bool:
+        return self._connections.get(connection.fd) is connection
+
+    def _check_free(self, connection: Connection, key: Key) -> None:
         holder = self._owners.get(key)
-        if key in self._held:
+        if key in self._held or key in self._opening:
             if holder is not None and holder.producer == connection.producer and holder is not connection:
                 self._gone(holder)
             raise SessionUnavailable("busy", "the session is being recorded by another connection", 250)
-        if len(self._held) >= self._limits.sessions:
+        if len(self._held) + len(self._opening) >= self._limits.sessions:
             raise SessionUnavailable("limit", f"{self._limits.sessions} sessions are being recorded already", 5000)
-        producer = Producer(connection.producer, request.acked, request.last)
-        journal = self._journal(key, producer)
-        recording = Recording(
-            channel=channel,
+
+    def _recording(self, opening: _Opening, journal: Journal) -> Recording:
+        return Recording(
+            channel=opening.channel,
             journal=journal,
-            reopen=partial(self._reopen, key, connection.producer),
-            redactor=Redactor(request.secrets),
-            limited="limited" in request.meta,
+            reopen=partial(self._reopen, journal.key, opening.connection.producer),
+            redactor=Redactor(opening.request.secrets),
+            limited="limited" in opening.request.meta,
             limits=self._limits,
             clock=self._clock,
             let_go=self._upkeep.let_go,
         )
-        self._held[key] = recording
-        self._owners[key] = connection
-        return recording
 
-    def _journal(self, key: Key, producer: Producer) -> Journal:
-        journal = Journal.open(self._disk, self._root_fd, key, producer, self._limits)
+    def _kept(self, journal: Journal) -> Journal:
         if self._limits.durability != "none":
             journal.retire_with(retire_in(self.background, partial(self._upkeep.sync_failed, journal)))
         if self._limits.durability == "interval":  # with batch it is done by now
@@ -286,7 +336,7 @@ class Server:
     def _reopen(self, key: Key, life: str, last: int) -> Journal:
         """A session that was closed because it was idle, and is recorded again. This life may not have written to it yet, so it
         claims no numbers of its own: whether somebody else went on shows in where the files end."""
-        return self._journal(key, Producer(life, last))
+        return self._kept(Journal.open(self._disk, self._root_fd, key, Producer(life, last), self._limits))
 
     def _gone(self, connection: Connection) -> None:
         """The connection's end: forget half frames, write what was complete, close its sessions."""
@@ -305,11 +355,16 @@ class Server:
     def _close_channel(self, connection: Connection, channel: int) -> None:
         recording = connection.channels.pop(channel, None)
         if recording is None:
-            self._queue(connection, closed(channel, 0))
+            asked = (*self._opens, *self._opening.values())
+            opening = next((o for o in asked if o.connection is connection and o.channel == channel), None)
+            if opening is not None:
+                opening.close_after = True  # it overtook its OPEN: closed as soon as it is open
+            else:
+                self._queue(connection, closed(channel, 0))
             return
 
         def done() -> None:
-            if self._connections.get(connection.fd) is connection:
+            if self._connected(connection):
                 try:
                     self._queue(connection, closed(channel, recording.next - 1))
                 except (ProtocolError, OSError):
@@ -336,7 +391,7 @@ class Server:
                 self.background.submit(partial(journal.write_manifest, manifest))
 
         def done(_: object) -> None:
-            if self._connections.get(connection.fd) is connection:
+            if self._connected(connection):
                 try:
                     self._queue(connection, encode(Kind.FLUSHED, first=token, body=Flushed(not code, code)))
                 except (ProtocolError, OSError):
@@ -392,7 +447,7 @@ class Server:
         for connection in list(self._connections.values()):
             self._gone(connection)
         deadline = self._clock.monotonic() + 5.0
-        while self._held and self._clock.monotonic() < deadline:
+        while (self._held or self._opening) and self._clock.monotonic() < deadline:
             self._epoll.poll(0.05)
             self.background.collect()
         if self._sweeper is not None:
