@@ -16,7 +16,9 @@ BATCH_EVENTS: Final = 128  # a batch is sent when it has so many events …
 BATCH_BYTES: Final = 64 * KIB  # … or so many bytes: the size at which write(2) is fastest
 MAX_LINE: Final = 256 * KIB  # a stored line stays under this: log shippers cut at 1 MiB, some far below
 
-MAX_SEQ: Final = 2**62  # no session gets there; what claims more is damage or hostile, and would not fit a frame's header
+MAX_SEQ: Final = (
+    2**62
+)  # no session gets there; what claims more is damage or hostile, and would not fit a frame's header
 
 # --- the producer
 BUFFER_BYTES: Final = 16 * MIB  # unacknowledged bytes a process keeps
