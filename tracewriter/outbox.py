@@ -153,6 +153,13 @@ class Outbox:
         return self.own_bytes + len(self._batch)
 
     @property
+    def waiting(self) -> int:
+        """Events that may still be recorded: neither acknowledged nor dropped."""
+        drops = sum(frame.count for frame in self.frames if frame.kind is Kind.DROP)
+        drops += self.last - self._drop_first + 1 if self._drop_first else 0
+        return max(0, self.emitted - (self.acked - self.started_after) - drops - self._unnumbered)
+
+    @property
     def has_numbers(self) -> bool:
         """Its records have seqs; a resumed session's have none before the writer has said where to go on."""
         return self._held is None and not self.stopped

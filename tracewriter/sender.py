@@ -158,7 +158,7 @@ class SessionTrace:
     def status(self) -> TraceStatus:
         """How things stand."""
         outbox = self._channel.outbox
-        waiting = outbox.unanswered if outbox.stopped else outbox.emitted - max(0, outbox.acked - outbox.started_after)
+        waiting = outbox.unanswered if outbox.stopped else outbox.waiting
         recorded = max(0, outbox.emitted - outbox.dropped - waiting)
         if outbox.stopped and outbox.stopped != "closed":
             return TraceStatus("off", outbox.stopped, outbox.emitted, recorded, outbox.dropped)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SIZES = {"300 B": 300, "4 KB": 4096, "16 KB": 16384}
 CONDITIONS = ("healthy", "stopped", "dead", "full")
+SESSIONS = 24
 PER_TURN = 10  # events recorded in a turn of the loop, then a pause: bursts, as agents make them
 PAUSE_S = 0.001
 
@@ -38,15 +39,21 @@ async def measure(writer: Writer, size: int, condition: str, events: int) -> tup
     spent: list[int] = []
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sender.run())
-        trace = sender.open(f"l{size}{condition}", "/bench", agentd="bench", mode="plan", capture="content")
-        await trace.flush(2)
+        # so many that no session reaches its 128 MiB
+        opened = [
+            sender.open(f"l{size}{condition}{number}", "/bench", agentd="bench", mode="plan", capture="content")
+            for number in range(SESSIONS)
+        ]
+        for trace in opened:
+            await trace.flush(2)
         pid = writer.process.pid
         if condition == "stopped":
             os.kill(pid, signal.SIGSTOP)
         elif condition == "dead":
             os.kill(pid, signal.SIGKILL)
         clock = time.perf_counter_ns
-        for _ in range(events // PER_TURN):
+        for turn in range(events // PER_TURN):
+            trace = opened[turn % SESSIONS]
             for _ in range(PER_TURN):
                 before = clock()
                 trace.record(event, run="f" * 32, op="0" * 16)
@@ -54,10 +61,12 @@ async def measure(writer: Writer, size: int, condition: str, events: int) -> tup
             await asyncio.sleep(PAUSE_S)
         if condition == "stopped":
             os.kill(pid, signal.SIGCONT)
-        status = await trace.flush(10 if condition in ("healthy", "stopped") else 0.1)
+        states = [await trace.flush(10 if condition in ("healthy", "stopped") else 0.01) for trace in opened]
         task.cancel()
-    waiting = status.emitted - status.recorded - status.dropped
-    return spent, f"{status.recorded:,} recorded, {status.dropped:,} dropped, {waiting:,} waiting"
+    emitted, recorded, dropped = (
+        sum(figures) for figures in zip(*((s.emitted, s.recorded, s.dropped) for s in states), strict=True)
+    )
+    return spent, f"{recorded:,} recorded, {dropped:,} dropped, {emitted - recorded - dropped:,} waiting"
 
 
 @contextmanager

@@ -152,3 +152,18 @@ async def test_a_writer_that_says_nothing_more_is_told_and_nothing_is_called_los
         assert first == second
         assert (first.state, first.emitted, first.recorded, first.dropped) == ("degraded", 52, 0, 0)
         task.cancel()
+
+
+def test_what_is_dropped_and_not_acknowledged_yet_is_not_taken_off_the_recorded_twice() -> None:
+    sender = Sender("/nowhere")
+    trace = sender.open("s1", "/w", agentd="0", mode="plan", capture="content")
+    (channel,) = sender.producer.channels
+    for _ in range(9):
+        trace.record(ToolOutputDelta(0, "x"))
+    channel.outbox.cut()
+    channel.outbox.acknowledge(6)
+    channel.outbox.refuse(7, 2, "malformed")
+    assert (trace.status().emitted, trace.status().recorded, trace.status().dropped) == (10, 6, 2)
+    channel.outbox.refuse(9, 2, "limit")
+    trace.record(ToolOutputDelta(0, "x"))
+    assert trace.status().recorded == 6
