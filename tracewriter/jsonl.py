@@ -53,8 +53,8 @@ class Repairs:
 
 def raw(value: object) -> Raw:
     """Any value, or JSON text in bytes, as one compact line of valid JSON. Never raises; text that is no JSON becomes a string."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        value = loads(bytes(value))
+    if issubclass(type(value), (bytes, bytearray, memoryview)):  # isinstance() asks a foreign object for its __class__
+        value = loads(bytes(value))  # type: ignore[call-overload]
     try:
         encoded = encoder.encode(value)
         # NaN is written as null, and Raw inside is passed through as it is: only then look closer
