@@ -30,7 +30,6 @@ from tracewriter.protocol import (
     Nack,
     Open,
     Refused,
-    Status,
     Welcome,
     decode_body,
     encode,
@@ -110,7 +109,6 @@ class Producer:
         self._clocks = (clock.now().timestamp(), clock.monotonic())
         self.turned_away = ""  # why the writer takes no more connections, if it said so
         self._control: list[bytes] = []
-        self.writer_status: Status | None = None
 
     # --- sessions
 
@@ -165,11 +163,6 @@ class Producer:
     def say_flush(self, token: int) -> None:
         """Queue the FLUSH itself (after the frames it is about have been taken by `outgoing`)."""
         self._say(encode(Kind.FLUSH, first=token))
-
-    def ask_status(self) -> None:
-        """Ask for the writer's status; it appears as `writer_status`."""
-        self.writer_status = None
-        self._say(encode(Kind.STATUS, body=b"{}"))
 
     def _say(self, data: bytes) -> None:
         if self.ready:
@@ -253,8 +246,6 @@ class Producer:
             case Kind.FLUSHED:
                 answer = decode_body(frame.body, Flushed)
                 self.flushed, self.flush_problem = frame.first, "" if answer.ok else answer.code
-            case Kind.STATUS:
-                self.writer_status = decode_body(frame.body, Status)
             case Kind.REFUSED if frame.channel == 0:
                 self.turned_away = decode_body(frame.body, Refused).message
             case Kind.OPENED | Kind.REFUSED | Kind.ACK | Kind.NACK | Kind.CLOSED:

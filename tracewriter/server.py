@@ -84,7 +84,6 @@ class Server:
         self._opening: dict[Key, _Opening] = {}  # those whose files are being read in the background
         self._started = clock.monotonic()
         self._idle_since = self._started
-        self._stopping = False
         self._upkeep = Upkeep(self._held, self.background, Place(root, root_fd), clock=clock, limits=limits, log=log)
         self._deaf_until = 0.0  # no descriptors left: do not ask for connections until then
 
@@ -435,7 +434,6 @@ class Server:
 
     def _drain(self) -> None:
         """Read what producers have already sent, write it, close every session in order. Bounded in time."""
-        self._stopping = True
         self._epoll.unregister(self._listener.fileno())
         deadline = self._clock.monotonic() + 1.0
         while self._clock.monotonic() < deadline:
