@@ -102,11 +102,10 @@ def run(size: int, arguments: argparse.Namespace, directory: Path) -> dict[str, 
             if theirs is not None:
                 ratios.setdefault("pino, worker", []).append(ours(writer, size, count, f"pino{number}") / theirs)
             work = batches(lines(event, "x" * 32, count))
-            taken = s6_log(home, work)
+            taken = s6_log(home, work[1:])
             if taken is not None:
-                ratios.setdefault("s6-log (writer alone)", []).append(
-                    taken / through_writer(writer, 1, work, [f"s6-{number}"])
-                )
+                _, through = through_writer(writer, 1, work, [f"s6-{number}"])
+                ratios.setdefault("s6-log (writer alone)", []).append(taken / through)
         finally:
             writer.stop()
         shutil.rmtree(home)

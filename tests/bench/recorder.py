@@ -3,7 +3,8 @@
 Measured, each as the median of the runs, for events of about 300 B and 4 KB:
   writer     batches that are encoded already, through the socket into the files (redaction, seals and everything else on),
              against a bare loop of write(2) of the same batches into one file on the same disk, and against a bare relay:
-             a process that only receives the same bytes and writes them
+             a process that only receives the same bytes and writes them; sessions are open and have their files by then, and
+             what opening them and writing their first batch costs is a figure of its own
   end to end `record()` to acknowledged on disk, with the CPU of both processes, against logging.FileHandler with the same JSON
   record()   CPU of the call against building and encoding the same record
 
@@ -39,6 +40,7 @@ from tracewriter.sender import Sender
 
 SIZES = {"300 B": 300, "4 KB": 4096}
 BATCH_BYTES = 64 * 1024
+_MIN_LINES_BYTES = 512 * 1024  # of each session: its first batch is not all of it
 
 
 def event_of_size(line_bytes: int) -> ToolCallFinished:
@@ -143,39 +145,52 @@ def bare_relay(directory: Path, work: list[tuple[int, int, bytes]]) -> float:
     return elapsed
 
 
-def through_writer(writer: Writer, sessions: int, work: list[tuple[int, int, bytes]], names: list[str]) -> float:
-    """Seconds from the first frame to the last ACK, from `sessions` channels of one connection."""
+def through_writer(
+    writer: Writer, sessions: int, work: list[tuple[int, int, bytes]], names: list[str]
+) -> tuple[float, float]:
+    """(seconds from OPEN to the first batch's ACK, seconds from the second batch to the last ACK), all sessions together, from
+    as many channels of one connection."""
     sock = socket.socket(socket.AF_UNIX)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
     sock.connect(writer.socket)
     decoder = FrameDecoder()
     sock.sendall(encode(Kind.HELLO, body=Hello(os.urandom(8).hex(), 1)))
-    for channel, name in enumerate(names, 1):
-        sock.sendall(encode(Kind.OPEN, channel=channel, body=Open(name, "/bench")))
-    opened = 0
-    while opened < sessions:
-        opened += sum(frame.kind is Kind.OPENED for frame in decoder.feed(sock.recv(65536)))
     frames = [
         encode(Kind.EVENTS, channel=channel, first=first, count=count, body=body)
         for first, count, body in work
         for channel in range(1, sessions + 1)
     ]
-    last = work[-1][0] + work[-1][1] - 1
+
+    def wait_for(kind: Kind, seq: int) -> None:
+        done: set[int] = set()
+        while len(done) < sessions:
+            for frame in decoder.feed(sock.recv(65536)):
+                if frame.kind is kind and frame.first >= seq:
+                    done.add(frame.channel)
+
+    def send(frames: list[bytes]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            for data in frames:
+                sock.sendall(data)
+            os._exit(0)
+        return pid
+
     started = time.perf_counter()
-    pid = os.fork()
-    if pid == 0:
-        for data in frames:
-            sock.sendall(data)
-        os._exit(0)
-    done: set[int] = set()
-    while len(done) < sessions:
-        for frame in decoder.feed(sock.recv(65536)):
-            if frame.kind is Kind.ACK and frame.first >= last:
-                done.add(frame.channel)
+    for channel, name in enumerate(names, 1):
+        sock.sendall(encode(Kind.OPEN, channel=channel, body=Open(name, "/bench")))
+    wait_for(Kind.OPENED, 1)
+    pid = send(frames[:sessions])
+    wait_for(Kind.ACK, work[0][1])
+    os.waitpid(pid, 0)
+    opened = time.perf_counter() - started
+    started = time.perf_counter()
+    pid = send(frames[sessions:])
+    wait_for(Kind.ACK, work[-1][0] + work[-1][1] - 1)
     elapsed = time.perf_counter() - started
     os.waitpid(pid, 0)
     sock.close()
-    return elapsed
+    return opened, elapsed
 
 
 async def end_to_end(writer: Writer, event: ToolCallFinished, count: int, session: str) -> tuple[float, float]:
@@ -279,10 +294,12 @@ def run(size: int, runs: int, megabytes: int, directory: Path) -> dict[str, floa
             for sessions in (1, 16, 64, 256):
                 names = [f"b{number}s{sessions}n{k}" for k in range(sessions)]
                 # the bodies name another session than the channel: the writer does not decode them
-                work = batches(lines(event, "x" * 32, count // sessions))
-                before, relayed = bare_write(home, work * sessions), bare_relay(home, work * sessions)
-                taken = through_writer(writer, sessions, work, names)
-                after = bare_write(home, work * sessions)
+                work = batches(lines(event, "x" * 32, max(count // sessions, _MIN_LINES_BYTES // len(line))))
+                timed = work[1:] * sessions
+                before, relayed = bare_write(home, timed), bare_relay(home, timed)
+                opened, taken = through_writer(writer, sessions, work, names)
+                after = bare_write(home, timed)
+                note(f"open and first batch, {sessions} sessions, ms each", opened / sessions * 1e3)
                 note(f"writer {sessions} sessions / write(2)", (before + after) / 2 / taken)
                 note(f"writer {sessions} sessions / bare relay", relayed / taken)
             bare = bare_write(home, batches(lines(event, "x" * 32, count)))
