@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     connections: int = 256
     sessions: int = 4096  # open at once, over all connections
     open_segments: int = 256  # descriptors kept open for writing; beyond it the least recently used are closed
-    opens_per_turn: int = 16  # a new session costs about 1 ms on ext4: do not stall the others
+    opens_per_turn: int = 16  # opens in flight in the background; the others wait: what is queued there is bounded
     hello_timeout_s: float = 5.0
     half_frame_timeout_s: float = 30.0
     unread_bytes: int = MIB  # answers a peer has not read; beyond it the connection is closed

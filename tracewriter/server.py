@@ -1,7 +1,8 @@
 """The writer's loop: plain epoll, one thread, many producers with many sessions each. Phases: start, serve, drain, close.
 
 A receive is one turn: its frames are taken, then every session they touched is written once and answered once. Slow work
-(fdatasync, digests, manifests) goes to the background thread; a session that closes keeps its lock until that is done.
+(opening, fdatasync, digests, manifests) goes to the background threads; a session that closes keeps its lock, and its place
+in `_held`, until that is done: this is what keeps a close before the next open of the same session (`background`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from tracewriter.background import Background
 from tracewriter.clock import Clock
@@ -43,7 +47,16 @@ from tracewriter.validation import checked_key
 
 _TICK_S: Final = 0.25
 _DEAF_S: Final = 0.5
+_DUE_S: Final = 0.02  # how often a busy loop looks for what is due
+_RECEIVES: Final = 4  # of one turn while more is ready; a producer gets its answers after so many at the latest
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class Versions(Struct, frozen=True):
+    """The protocol versions that are spoken: the newest, and the oldest that is still served."""
+
+    newest: int = VERSION
+    oldest: int = OLDEST_VERSION
 
 
 class _Opening:
@@ -69,8 +82,9 @@ class Server:
         version: str,
         log: Callable[[str], None],
         sweeper: Sweeper | None = None,
+        versions: Versions = Versions(),  # noqa: B008 - frozen
     ) -> None:
-        self._sweeper = sweeper
+        self._sweeper, self._versions = sweeper, versions
         self._listener, self._root_fd, self._root = listener, root_fd, root
         self._disk, self._clock, self._limits = disk, clock, limits
         self._version, self._log = version, log
@@ -78,6 +92,7 @@ class Server:
         self._buffer = ReceiveBuffer()
         self.background = Background(log)
         self._connections: dict[int, Connection] = {}
+        self._answering: dict[int, Connection] = {}  # those that have something queued
         self._held: dict[Key, Recording] = {}  # every session being recorded, until its lock is free again
         self._owners: dict[Key, Connection] = {}
         self._opens: deque[_Opening] = deque()  # those that wait for their turn
@@ -85,6 +100,9 @@ class Server:
         self._started = clock.monotonic()
         self._idle_since = self._started
         self._upkeep = Upkeep(self._held, self.background, Place(root, root_fd), clock=clock, limits=limits, log=log)
+        # most sessions have the same secrets, and two automata of 60 KiB each time would be most of this process's memory
+        self._redactors: WeakValueDictionary[tuple[str, ...], Redactor] = WeakValueDictionary()
+        self._due_at = 0.0
         self._deaf_until = 0.0  # no descriptors left: do not ask for connections until then
 
     # --- the loop
@@ -93,7 +111,7 @@ class Server:
         """Serve until `stop()` is true or nobody has been there for `idle_exit_s`, then drain and close."""
         self._listener.setblocking(False)
         if not self.background.threaded:
-            self._log("no thread can be had (a process limit): syncs and digests hold up the loop")
+            self._log("no thread can be had (a process limit): opens, syncs and digests hold up the loop")
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._epoll.register(self.background.wake_fd, select.EPOLLIN)
         while not stop() and not self._idle_too_long():
@@ -101,17 +119,27 @@ class Server:
         self._drain()
 
     def turn(self, timeout_s: float) -> None:
-        """One round: what is ready, a few opens, what is due."""
-        for fd, events in self._epoll.poll(timeout_s):
-            if fd == self._listener.fileno():
-                self._accept()
-            elif fd == self.background.wake_fd:
-                self.background.collect()
-            else:
-                self._ready(fd, events)
+        """One round: what is ready, a few opens, the answers, what is due."""
+        for _ in range(_RECEIVES):
+            ready = self._epoll.poll(timeout_s)
+            for fd, events in ready:
+                if fd == self._listener.fileno():
+                    self._accept()
+                elif fd == self.background.wake_fd:
+                    self.background.collect()
+                else:
+                    self._ready(fd, events)
+            if not ready:
+                break
+            timeout_s = 0.0
         while self._opens and self._may_open_more():
             self._serve_open(self._opens.popleft())
-        self._due()
+        self._answer()
+        now = self._clock.monotonic()
+        if not ready or now >= self._due_at:
+            self._due_at = now + _DUE_S
+            self._due(now)
+            self._answer()
 
     def _may_open_more(self) -> bool:
         return len(self._opening) < self._limits.opens_per_turn
@@ -148,7 +176,7 @@ class Server:
             return
         try:
             if events & select.EPOLLOUT:
-                self._send(connection)
+                self._answering[fd] = connection
             if events & ~select.EPOLLOUT:
                 self._receive(connection)
         except ProtocolError as exc:
@@ -211,20 +239,30 @@ class Server:
 
     def _queue(self, connection: Connection, data: bytes) -> None:
         connection.queue(data)
-        self._send(connection)
+        self._answering[connection.fd] = connection
 
-    def _send(self, connection: Connection) -> None:
-        done = connection.send()
-        if connection.fd in self._connections:
-            self._epoll.modify(connection.fd, _READ if done else _READ | select.EPOLLOUT)
+    def _answer(self) -> None:
+        """Send what was queued: once a turn, since every answer wakes its producer, which takes as long as a receive."""
+        while self._answering:
+            _, connection = self._answering.popitem()
+            if not self._connected(connection):
+                continue
+            try:
+                waits = not connection.send()
+            except OSError:
+                self._gone(connection)
+                continue
+            if waits is not connection.waits_to_send:
+                connection.waits_to_send = waits
+                self._epoll.modify(connection.fd, _READ | select.EPOLLOUT if waits else _READ)
 
     # --- connections and sessions
 
     def _hello(self, connection: Connection, hello: Hello) -> None:
         if connection.producer:
             raise ProtocolError("a second HELLO")
-        if hello.version < OLDEST_VERSION:
-            raise ProtocolError(f"version {hello.version}, which is too old; the oldest is {OLDEST_VERSION}")
+        if hello.version < self._versions.oldest:
+            raise ProtocolError(f"version {hello.version}, which is too old; the oldest is {self._versions.oldest}")
         for other in list(self._connections.values()):
             if other is connection or other.producer != hello.producer:
                 continue
@@ -233,7 +271,7 @@ class Server:
                 return
             self._gone(other)
         connection.producer, connection.conn = hello.producer, hello.conn
-        connection.version = min(hello.version, VERSION)
+        connection.version = min(hello.version, self._versions.newest)
         self._queue(connection, encode(Kind.WELCOME, body=Welcome(connection.version, MAX_FRAME)))
 
     def _queue_open(self, connection: Connection, frame: Frame) -> None:
@@ -271,7 +309,7 @@ class Server:
             except SessionUnavailable as exc:
                 return exc
 
-        self.background.submit(job, partial(self._opened, key, opening))
+        self.background.submit_open(job, partial(self._opened, key, opening))
 
     def _opened(self, key: Key, opening: _Opening, result: object) -> None:
         connection = opening.connection
@@ -318,12 +356,19 @@ class Server:
             channel=opening.channel,
             journal=journal,
             reopen=partial(self._reopen, journal.key, opening.connection.producer),
-            redactor=Redactor(opening.request.secrets),
+            redactor=self._redactor(opening.request.secrets),
             limited="limited" in opening.request.meta,
             limits=self._limits,
             clock=self._clock,
             let_go=self._upkeep.let_go,
         )
+
+    def _redactor(self, secrets: tuple[str, ...]) -> Redactor:
+        """The one of all sessions with these secrets; it, and they, are forgotten with the last of those."""
+        redactor = self._redactors.get(secrets)
+        if redactor is None:
+            redactor = self._redactors[secrets] = Redactor(secrets)
+        return redactor
 
     def _kept(self, journal: Journal) -> Journal:
         if self._limits.durability != "none":
@@ -400,8 +445,7 @@ class Server:
 
     # --- what is due
 
-    def _due(self) -> None:
-        now = self._clock.monotonic()
+    def _due(self, now: float) -> None:
         if self._sweeper is not None:
             self._sweeper.tick()
         if self._deaf_until and now >= self._deaf_until:
@@ -442,6 +486,7 @@ class Server:
                 break
             for fd, events in ready:
                 self._ready(fd, events)
+            self._answer()
         for connection in list(self._connections.values()):
             self._gone(connection)
         deadline = self._clock.monotonic() + 5.0

@@ -1,6 +1,6 @@
 """What has to be done about open recordings besides writing: seal, sync, finish, close, and keep descriptors few.
 
-Slow work goes to the background thread, in order; a session keeps its lock until all of it is done.
+Slow work goes to the background, in order; a session keeps its lock until all of it is done.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.clients import line
-from tests.faults.harness import WORKSPACE, Lab, RawClient
+from tests.faults.harness import WORKSPACE, Lab, RawClient, events
 from tracewriter.protocol import Frame, Kind, Open, Refused, decode_body, encode
 
 
@@ -68,4 +68,21 @@ def test_who_leaves_while_its_sessions_are_opened_leaves_them_free(lab: Lab, ses
                 answer = frame.kind
             client.send(encode(Kind.EVENTS, channel=channel, count=1, first=1, body=line(1, name)))
             assert client.expect(Kind.ACK).first == 1
+    assert writer.stop() == 0
+
+
+def test_another_session_costs_the_writer_little_memory(lab: Lab) -> None:
+    writer = lab.writer()
+    with RawClient(lab.socket) as client:
+
+        def record_in(channels: range) -> int:
+            for channel in channels:
+                client.send(_open(channel, f"s{channel}"))
+                client.expect(Kind.OPENED)
+                client.send(events(range(1, 101), f"s{channel}", channel=channel))
+                client.expect(Kind.ACK)
+            return writer.rss_kib()
+
+        few, many = record_in(range(1, 17)), record_in(range(17, 257))
+    assert (many - few) / 240 < 24  # KiB; two automata of its own would be 60
     assert writer.stop() == 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import threading
+import time
+import weakref
 
 from tracewriter.background import Background
 
@@ -45,3 +48,39 @@ def test_all_jobs_given_are_done_before_the_end() -> None:
         background.submit(lambda: None, done.append)
     assert background.stop(5)
     assert len(done) == 50
+
+
+def test_an_open_waits_for_no_other_job_and_opens_stay_in_order() -> None:
+    background = Background()
+    let_go = threading.Event()
+    results: list[object] = []
+    background.submit(lambda: let_go.wait(30), lambda _: results.append("synced"))
+    background.submit(lambda: None, lambda _: results.append("closed"))
+    for number in range(10):
+        background.submit_open(lambda n=number: n, results.append)  # type: ignore[misc]
+    collect(background, 10, results)
+    assert results == list(range(10))
+    assert background.pending == 2
+    let_go.set()
+    collect(background, 12, results)
+    assert results[10:] == ["synced", "closed"]
+    assert background.stop(5)
+
+
+def test_what_a_job_held_is_let_go_of_when_it_is_done() -> None:
+    class Held:
+        pass
+
+    background = Background()
+    results: list[object] = []
+    for submit in (background.submit, background.submit_open):
+        held = Held()
+        gone = weakref.ref(held)
+        submit(lambda held=held: None, lambda result, held=held: results.append(result))  # type: ignore[misc]
+        del held
+        collect(background, len(results) + 1, results)
+        deadline = time.monotonic() + 10
+        while gone() is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    assert background.stop(5)

@@ -1,0 +1,141 @@
+"""The server as its clients see it: who waits for whom, what sessions share, and which versions it speaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.faults.clients import RawClient, events
+from tests.faults.waiting import wait_for
+from tests.tracewriter.harness import read_all
+from tests.tracewriter.served import served
+from tracewriter.config import Limits
+from tracewriter.disk import RealDisk
+from tracewriter.journal import Key
+from tracewriter.protocol import Hello, Kind, Open, Refused, Welcome, decode_body, encode
+from tracewriter.redact import Redactor
+from tracewriter.server import Versions
+
+WORKSPACE = "/w"
+
+
+def _open(channel: int, session: str, secrets: tuple[str, ...] = ()) -> bytes:
+    return encode(Kind.OPEN, channel=channel, body=Open(session, WORKSPACE, secrets=secrets))
+
+
+class _Stuck(RealDisk):
+    """The fdatasync of one session's files does not come back until it is let go; the paths it was asked for are noted."""
+
+    def __init__(self, session: str) -> None:
+        self._part = f"/{session}/"
+        self.entered, self.let_go = threading.Event(), threading.Event()
+
+    def sync(self, fd: int) -> None:
+        if self._part in os.readlink(f"/proc/self/fd/{fd}"):
+            self.entered.set()
+            self.let_go.wait(30)
+        os.fdatasync(fd)
+
+
+def test_an_fdatasync_that_does_not_come_back_holds_up_nobody_elses_open_nor_records(tmp_path: Path) -> None:
+    disk = _Stuck("stuck")
+    with served(tmp_path, disk=disk, limits=Limits(sync_interval_s=0.05)) as path, RawClient(path) as client:
+        try:
+            client.send(_open(1, "stuck"))
+            client.expect(Kind.OPENED)
+            client.send(events(range(1, 3), "stuck"))
+            assert client.expect(Kind.ACK).first == 2
+            assert disk.entered.wait(10)
+            for channel in (2, 3):
+                client.send(_open(channel, f"s{channel}"))
+                assert client.expect(Kind.OPENED).channel == channel
+                client.send(events(range(1, 3), f"s{channel}", channel=channel))
+                assert client.expect(Kind.ACK).channel == channel
+            assert not disk.let_go.is_set()
+        finally:
+            disk.let_go.set()
+
+
+def test_a_session_whose_close_waits_for_a_stuck_fdatasync_is_busy_and_then_goes_on_where_it_ended(
+    tmp_path: Path,
+) -> None:
+    disk = _Stuck("s1")
+    with served(tmp_path, disk=disk) as path, RawClient(path) as client:
+        try:
+            client.send(_open(1, "s1"))
+            client.expect(Kind.OPENED)
+            client.send(events(range(1, 4), "s1") + encode(Kind.CLOSE, channel=1))
+            assert disk.entered.wait(10)
+            client.send(_open(2, "s1"))
+            assert decode_body(client.expect(Kind.REFUSED).body, Refused).code == "busy"
+        finally:
+            disk.let_go.set()
+        assert client.expect(Kind.CLOSED).first == 3
+        client.send(_open(3, "s1"))
+        assert client.expect(Kind.OPENED).first == 4
+    found, _ = read_all(tmp_path / "traces" / Key("s1", WORKSPACE).workspace_hash / "s1")
+    assert [item.end for item in found] == [1, 2, 3]
+
+
+def _redactors() -> int:
+    return sum(isinstance(thing, Redactor) for thing in gc.get_objects())
+
+
+def test_sessions_with_the_same_secrets_share_what_finds_them_and_it_goes_with_the_last_of_them(
+    tmp_path: Path,
+) -> None:
+    gc.collect()
+    before = _redactors()
+    with served(tmp_path) as path:
+        with RawClient(path) as client:
+            for channel in range(1, 13):
+                secrets = ("hunter2hunter2",) if channel % 2 else ()
+                client.send(_open(channel, f"s{channel}", secrets))
+                client.expect(Kind.OPENED)
+            assert _redactors() == before + 2
+            body = b'{"seq":1,"ts":"2026-01-01T00:00:00Z","event":"a.b.c","session":"s%d","data":["hunter2hunter2"]}\n'
+            for channel in (1, 2):
+                client.send(encode(Kind.EVENTS, channel=channel, count=1, first=1, body=body % channel))
+                client.expect(Kind.ACK)
+            for channel in range(1, 13, 2):
+                client.send(encode(Kind.CLOSE, channel=channel))
+                client.expect(Kind.CLOSED)
+            wait_for(lambda: _redactors() == before + 1, "the redactor that knows the secret to be gone")
+        wait_for(lambda: _redactors() == before, "the other one to be gone")
+    workspace = tmp_path / "traces" / Key("s1", WORKSPACE).workspace_hash
+    stored = [(workspace / name / "000001.jsonl").read_bytes() for name in ("s1", "s2")]
+    assert [b"hunter2" in data for data in stored] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("versions", "offered", "spoken"),
+    [
+        (Versions(newest=1, oldest=1), 1, 1),
+        (Versions(newest=1, oldest=1), 2, 1),  # a newer producer
+        (Versions(newest=2, oldest=1), 1, 1),  # an older one
+        (Versions(newest=2, oldest=1), 2, 2),
+        (Versions(newest=2, oldest=1), 7, 2),
+        (Versions(newest=3, oldest=2), 2, 2),
+    ],
+)
+def test_writer_and_producer_speak_the_newest_version_of_both_and_record(
+    tmp_path: Path, versions: Versions, offered: int, spoken: int
+) -> None:
+    with served(tmp_path, versions=versions) as path, RawClient(path, hello=False) as client:
+        client.send(encode(Kind.HELLO, body=Hello(client.life, 1, offered)))
+        assert decode_body(client.expect(Kind.WELCOME).body, Welcome).version == spoken
+        client.send(_open(1, "s1"))
+        assert client.expect(Kind.OPENED).first == 1
+        client.send(events(range(1, 3), "s1"))
+        assert client.expect(Kind.ACK).first == 2
+
+
+@pytest.mark.parametrize(("versions", "offered"), [(Versions(), 0), (Versions(newest=3, oldest=2), 1)])
+def test_a_producer_older_than_the_oldest_version_is_cut(tmp_path: Path, versions: Versions, offered: int) -> None:
+    with served(tmp_path, versions=versions) as path, RawClient(path, hello=False) as client:
+        client.send(encode(Kind.HELLO, body=Hello(client.life, 1, offered)))
+        assert client.ended()
