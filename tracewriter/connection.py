@@ -54,6 +54,7 @@ class Connection:
         self.partial_since: float | None = None
         self._unread_since: float | None = None  # answers wait, and the peer has taken nothing since
         self.closing = False
+        self.waits_to_send = False  # the loop has been asked to say when the peer takes more
 
     def __repr__(self) -> str:
         return f"<Connection {self.producer or '-'}#{self.conn} {len(self.channels)} sessions>"

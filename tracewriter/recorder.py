@@ -50,6 +50,7 @@ class _Shown(Struct, frozen=True):
 
 
 _BUSY: Final = "busy"
+_LF: Final = 0x0A
 _NO_DIRECTORY: Final = (errno.ENOENT, errno.ESTALE)
 
 
@@ -135,16 +136,15 @@ class Recording:
 
     def take(self, frame: Frame) -> None:
         """Take an EVENTS or DROP frame, or remember why not. Raises ProtocolError for numbers that cannot be."""
-        if frame.first < 1 or frame.count < 1 or frame.first + frame.count > 2 * MAX_SEQ:
+        first, end = frame.first, frame.first + frame.count - 1
+        if not 1 <= first <= end < 2 * MAX_SEQ:
             raise ProtocolError("a frame whose sequence numbers cannot be")
-        self.active_at = self._clock.monotonic()
         if self.refused is not None:
             return
         if self.reason and self._clock.monotonic() < self._retry_at:
             self._busy = True
             return
-        end = frame.first + frame.count - 1
-        if frame.first > self._taken_next:
+        if first > self._taken_next:
             if not self._gap_told:
                 self._gap_told = True
                 self._nacks.append(self._nack("gap", 0, 0))
@@ -174,7 +174,7 @@ class Recording:
     def _take_events(self, frame: Frame, end: int) -> None:
         body = frame.body
         head = b'{"seq":%d,' % frame.first
-        if body[-1:] != b"\n" or bytes(body[: len(head)]) != head or _has_long_line(body):
+        if body[-1] != _LF or body[: len(head)] != head or _has_long_line(body):
             self._refuse("malformed", end)
             return
         if self._over_limit(body):
@@ -188,7 +188,8 @@ class Recording:
                 self._refuse("malformed", end)
                 return
             body = data[at:]
-        self._accept(_Taken(Kind.EVENTS, self._taken_next, frame.count - skip, frame.count - skip, body))
+        count = frame.count - skip
+        self._accept(_Taken(Kind.EVENTS, self._taken_next, count, count, body))
 
     def _over_limit(self, body: bytes | memoryview) -> bool:
         """The first frame beyond the session's size less its reserve is refused; what the producer sends after that are the
@@ -221,6 +222,7 @@ class Recording:
 
     def write(self) -> bytes:
         """Write all that was taken since the last call. Gives the frames that tell the producer what is on disk now."""
+        self.active_at = self._clock.monotonic()
         taken, self._taken, self._taken_bytes = self._taken, [], 0
         problem: OSError | None = None
         if taken:
