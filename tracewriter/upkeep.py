@@ -117,12 +117,16 @@ class Upkeep:
         """Go on in the directory that the root's path leads to now; what was written into another one since is lost."""
         found, before = follow(self._root.path, self._root.fd), self._root_found
         self._root_found = found
-        if found == "replaced":
-            self._log(f"{self._root.path} is another directory now (unmounted, or replaced); recording goes on there")
-            for recording in self._held.values():
-                self._sleep(recording)
-        elif found and found != before:
-            self._log(f"{self._root.path} is gone; recording goes on in the directory it was")
+        match found:
+            case "replaced" | "made":
+                how = "is another directory now (unmounted, or replaced)" if found == "replaced" else "was deleted"
+                self._log(f"{self._root.path} {how}; recording goes on in the one that is there now")
+                for recording in self._held.values():
+                    self._sleep(recording)
+            case "deleted" if before != found:
+                self._log(f"{self._root.path} was deleted and cannot be made again; recording waits for it")
+            case "gone" if before != found:
+                self._log(f"{self._root.path} is gone; recording goes on in the directory it was")
 
     def _seal_all(self, now: float) -> None:
         for recording in self._held.values():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import stat
 import threading
 from pathlib import Path
 
@@ -79,6 +81,34 @@ def test_a_session_whose_close_waits_for_a_stuck_fdatasync_is_busy_and_then_goes
         assert client.expect(Kind.OPENED).first == 4
     found, _ = read_all(tmp_path / "traces" / Key("s1", WORKSPACE).workspace_hash / "s1")
     assert [item.end for item in found] == [1, 2, 3]
+
+
+def test_a_trace_root_that_is_deleted_while_it_is_recorded_in_is_made_again_and_recorded_in(tmp_path: Path) -> None:
+    root = tmp_path / "traces"
+    limits = Limits(seal_interval_s=0.05, retry_first_s=0.05)
+    with served(tmp_path, limits=limits) as path, RawClient(path) as client:
+        client.send(_open(1, "s1"))
+        client.expect(Kind.OPENED)
+        client.send(events(range(1, 4), "s1"))
+        assert client.expect(Kind.ACK).first == 3
+        shutil.rmtree(root)
+        acked = 3
+        while acked < 6:
+            client.send(events(range(4, 7), "s1"))
+            frame = client.frame()
+            assert frame is not None
+            acked = frame.first if frame.kind is Kind.ACK else acked
+        client.send(encode(Kind.CLOSE, channel=1) + _open(2, "s2"))
+        client.expect(Kind.OPENED)
+    directory = root / Key("s1", WORKSPACE).workspace_hash / "s1"
+    found, _ = read_all(directory)
+    assert [item.end for item in found] == [4, 5, 6]
+    assert b'"lost":3' in _first_line(directory)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def _first_line(directory: Path) -> bytes:
+    return (directory / "000001.jsonl").read_bytes().partition(b"\n")[0]
 
 
 def _redactors() -> int:
