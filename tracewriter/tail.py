@@ -2,7 +2,9 @@
 
 Polling, not inotify: it works on every file system, needs no descriptor per file and survives whatever happens to the
 directory. A segment is left only when a higher number was there before its end was read, since a writer never appends to
-an older one. What is shown live is not sealed yet; `reader.verify` judges afterwards.
+an older one; and only for a number that is a writer's, or has one above it: a file with a higher number that does not begin
+with this session's header line (planted, damaged, or being made) leads nobody away from where the writer is. It is told once,
+and read in its turn. What is shown live is not sealed yet; `reader.verify` judges afterwards.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tracewriter import lock
 from tracewriter.chain import Chain, Item
 from tracewriter.config import MAX_FRAME, MIB
 from tracewriter.events import (
+    FORMAT,
     SessionRecordFinished,
     SessionRecordStarted,
     TraceDropObserved,
@@ -33,6 +36,10 @@ from tracewriter.segment import Header, sane_numbers, segment_name
 _CHUNK: Final = MIB
 _LONGEST_LINE: Final = 2 * MAX_FRAME  # no writer of ours makes longer ones
 _BACK: Final = 256 * 1024  # a stored line is shorter
+_LOOKS: Final = (
+    32  # at so many of the lowest and of the highest numbers ahead: the writer's next is the one or the other
+)
+_HEAD: Final = 4096  # a header line is shorter
 _LOCK_EVERY: Final = 10  # polls that found nothing, between two looks at the lock: a look is a lock of its own
 _CURSOR: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})\Z")
 _SEQ: Final = re.compile(r"[0-9]{1,18}\Z")
@@ -92,6 +99,7 @@ class Follower:
         self._open_life = False
         self._idle = 0
         self._told_missing = False
+        self._told_foreign: set[int] = set()  # numbers ahead that are no writer's
         self._pending: list[Note] = []
         self.cursor = since
         self.finished = False  # the last record shown ended the recording in order
@@ -121,7 +129,9 @@ class Follower:
             numbers = _numbers(self._dir_fd)  # before reading: see the module
             yield from self._read_on()
             higher = [number for number in numbers if number > self._number]
-            if not higher:
+            foreign = self._all_foreign(higher)
+            if foreign is not None:
+                yield from foreign
                 break
             yield from self._leave(higher[0])
         self._idle = self._idle + 1 if self.cursor == before else 0
@@ -131,6 +141,9 @@ class Follower:
         """Nothing more is awaited: what was still held back, and how the recording stands."""
         if self._dir_fd < 0:
             return
+        for number in [number for number in _numbers(self._dir_fd) if number > self._number]:
+            yield from self._leave(number)
+            yield from self._read_on()
         yield from self._take([self._rest()] if self._fd >= 0 and self._rest().data else [])
         yield from self._pass_on(self._chain.finish())
         if self._open_life and not self._told_missing:
@@ -166,7 +179,7 @@ class Follower:
                 self._pending.append(Note("missing", text, since.segment))
             return
         for number in reversed(_numbers(self._dir_fd)) if since.seq else []:
-            header = self._header(number)
+            header = _header_in(self._head(number), number, self._path.name)
             if header is not None and header.after <= since.seq:
                 self._number = number
                 self._chain = Chain(self._path.name, start=header.after)
@@ -188,17 +201,33 @@ class Follower:
             self.finished = parsed[0].event == _FINISHED
             self._open_life = not self.finished
 
-    def _header(self, number: int) -> Header | None:
+    def _head(self, number: int) -> bytes | None:
+        """What a segment begins with; None when it is no plain file, or cannot be read."""
         try:
             fd = open_plain(segment_name(number), self._dir_fd)
         except OSError:
             return None
         try:
-            return parse_header(os.pread(fd, 4096, 0).partition(b"\n")[0])
+            return os.pread(fd, _HEAD, 0)
         except OSError:
             return None
         finally:
             os.close(fd)
+
+    def _all_foreign(self, higher: list[int]) -> list[Note] | None:
+        """None when one of these numbers, ascending, is a writer's. Else what is to be told of them, once."""
+        self._told_foreign.intersection_update(higher)
+        notes: list[Note] = []
+        for number in dict.fromkeys(higher[:_LOOKS] + higher[-_LOOKS:]):
+            head = self._head(number)
+            if _header_in(head, number, self._path.name) is not None:
+                return None
+            making = head is not None and len(head) < _HEAD and b"\n" not in head
+            if not making and number not in self._told_foreign:
+                text = f"segment {number} does not begin with a header line of this session; the writer is awaited elsewhere"
+                notes.append(Note("foreign", text, number))
+        self._told_foreign.update(note.segment for note in notes if note.segment is not None)
+        return notes
 
     def _open_segment(self) -> OSError | None:
         try:
@@ -219,7 +248,7 @@ class Follower:
             yield missing(self._number + 1, number - 1)
         self._number, self._at = number, 0
         problem = self._open_segment()
-        if problem is not None:
+        if problem is not None and number not in self._told_foreign:
             yield Note("foreign", f"segment {number} cannot be opened: {problem.strerror}", number)
 
     # --- reading
@@ -331,6 +360,15 @@ def _numbers(dir_fd: int) -> list[int]:
     except OSError:
         return []
     return sorted(number for number, kind in found if kind == "jsonl")
+
+
+def _header_in(head: bytes | None, number: int, session: str) -> Header | None:
+    """The header line that a segment of this session and number begins with, if it is all there."""
+    line, end, _ = (head or b"").partition(b"\n")
+    header = parse_header(line) if end else None
+    if header is None or (header.segment, header.session, header.format) != (number, session, FORMAT):
+        return None
+    return header
 
 
 def _lines(data: bytes, number: int, start: int) -> Iterator[Line]:

@@ -138,6 +138,76 @@ def test_a_missing_segment_and_an_unfinished_tail_are_told(directory: Path) -> N
     assert sorted(kinds(items)) == ["foreign", "missing", "unfinished"]
 
 
+_OTHERS = [
+    pytest.param(header(2, 0).replace(b'"s1"', b'"s2"'), id="another session's"),
+    pytest.param(header(3, 0), id="another number"),
+    pytest.param(header(2, 0).replace(b"trace/1", b"trace/9"), id="another format"),
+    pytest.param(b"garbage\n", id="garbage"),
+    pytest.param(b"\0" * 5000, id="zeros"),
+    pytest.param(record(1), id="a record"),
+]
+
+
+@pytest.mark.parametrize("data", _OTHERS)
+@pytest.mark.parametrize("number", [2, 7, 900])
+def test_a_planted_higher_number_is_told_once_and_the_writer_is_followed(
+    directory: Path, number: int, data: bytes
+) -> None:
+    grow(directory, 1, header(1, 0) + record(1))
+    with Follower(directory) as follower:
+        assert seqs(follower.poll()) == [1]
+        grow(directory, number, data.replace(b'"segment":2', b'"segment":%d' % number))
+        assert [(item.kind, item.segment) for _ in range(5) for item in follower.poll() if isinstance(item, Note)] == [
+            ("foreign", number)
+        ]
+        grow(directory, 1, record(2))  # the writer has not left its segment
+        assert seqs(follower.poll()) == [2]
+        following = number + 1 if number == 2 else 2
+        grow(directory, following, header(following, 2)[:50])  # being made
+        assert list(follower.poll()) == []
+        grow(directory, following, header(following, 2)[50:] + record(3))
+        assert seqs(follower.poll()) == [3]
+        grow(directory, following, record(4))
+        assert seqs(follower.poll()) == [4]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_behind_a_damaged_header_line_the_records_are_shown_in_their_turn_or_at_the_end(
+    directory: Path, first: bool
+) -> None:
+    before = 0 if first else 1
+    if not first:
+        grow(directory, 1, header(1, 0) + record(1))
+    grow(directory, before + 1, header(before + 1, before).replace(b'{"segment"', b'{"sXgment"') + record(before + 1))
+    with Follower(directory) as follower:
+        assert (seqs(follower.poll()), seqs(follower.end())) == (list(range(1, before + 1)), [before + 1])
+    grow(directory, before + 2, header(before + 2, before + 1) + record(before + 2))
+    with Follower(directory) as follower:
+        assert seqs(follower.poll()) == list(range(1, before + 3))
+
+
+def test_many_planted_numbers_are_told_and_hide_no_writer(directory: Path) -> None:
+    grow(directory, 1, header(1, 0) + record(1))
+    for number in range(100, 300):
+        grow(directory, number, b"x\n")
+    (directory / "000050.jsonl").symlink_to("/etc/passwd")
+    with Follower(directory) as follower:
+        items = [item for _ in range(3) for item in follower.poll()]
+        assert seqs(items) == [1]
+        assert 2 <= len(kinds(items)) <= 64
+        grow(directory, 300, header(300, 1) + record(2))
+        grow(directory, 300, record(3))
+        items = list(follower.poll())
+        assert seqs(items) == [2, 3]
+
+
+def test_reading_goes_on_after_a_seq_in_a_segment_of_the_writer(directory: Path) -> None:
+    grow(directory, 1, header(1, 0) + record(1) + record(2))
+    grow(directory, 5, header(5, 0).replace(b'"s1"', b'"s2"') + record(1))
+    with Follower(directory, Cursor(seq=1)) as follower:
+        assert seqs(follower.poll()) == [2]
+
+
 def test_a_writers_death_is_told_once_and_the_next_life_is_followed(directory: Path) -> None:
     dir_fd = os.open(directory, os.O_RDONLY)
     lock_fd = lock.acquire(dir_fd)
