@@ -64,7 +64,7 @@ def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
     names = os.listdir(dir_fd)
     found = sane_numbers(names)
     numbers = sorted(number for number, kind in found if kind == "jsonl")
-    chain = Chain(_recorded_as(dir_fd, numbers, session))
+    chain = Chain(recorded_as(dir_fd, numbers, session))
     lives = _Lives()
     done = min((number for number, _ in found), default=1) - 1
     for number in numbers:
@@ -86,7 +86,7 @@ def _read(dir_fd: int, session: str, *, blocks: bool) -> Iterator[Item | Bulk]:
             yield _end_missing(chain.end, "the recording")
 
 
-def _recorded_as(dir_fd: int, numbers: list[int], name: str) -> str:
+def recorded_as(dir_fd: int, numbers: list[int], name: str) -> str:
     """The session's id: the directory's name, unless it was renamed and no segment begins with that id any more."""
     ids: Counter[str] = Counter()
     for number in numbers:

@@ -29,7 +29,7 @@ from tracewriter.events import (
     name_of_class,
 )
 from tracewriter.findings import Found, Note
-from tracewriter.reader import quick_manifest
+from tracewriter.reader import quick_manifest, recorded_as
 from tracewriter.scan import Line, foreign_names, missing, open_plain, parse_header, parse_record
 from tracewriter.segment import Header, sane_numbers, segment_name
 
@@ -99,6 +99,7 @@ class Follower:
         self._open_life = False
         self._idle = 0
         self._told_missing = False
+        self._session = directory.name  # of a copy or a moved directory: as its files say
         self._told_foreign: set[int] = set()  # numbers ahead that are no writer's
         self._pending: list[Note] = []
         self.cursor = since
@@ -166,11 +167,13 @@ class Follower:
         return True
 
     def _start(self) -> None:
-        """Find the segment that the cursor is in."""
-        since = self._since
+        """Find whose segments these are, and the one that the cursor is in."""
+        since, numbers = self._since, _numbers(self._dir_fd)
+        self._session = recorded_as(self._dir_fd, numbers, self._path.name)
+        self._chain = Chain(self._session)
         if since.segment:
             self._number, self._at = since.segment, since.offset
-            self._chain = Chain(self._path.name, start=None)
+            self._chain = Chain(self._session, start=None)
             problem = self._open_segment()
             if problem is None:
                 self._look_back()
@@ -178,11 +181,11 @@ class Follower:
                 text = f"segment {since.segment}, where reading was to go on, cannot be opened: {problem.strerror}"
                 self._pending.append(Note("missing", text, since.segment))
             return
-        for number in reversed(_numbers(self._dir_fd)) if since.seq else []:
-            header = _header_in(self._head(number), number, self._path.name)
-            if header is not None and header.after <= since.seq:
+        for number in reversed(numbers) if since.seq else []:
+            header = _header_in(self._head(number), number)
+            if header is not None and header.session == self._session and header.after <= since.seq:
                 self._number = number
-                self._chain = Chain(self._path.name, start=header.after)
+                self._chain = Chain(self._session, start=header.after)
                 self._open_segment()
                 return
 
@@ -197,7 +200,7 @@ class Follower:
             return
         parsed = parse_record(before[:-1].rpartition(b"\n")[2])
         if parsed is not None:
-            self._chain = Chain(self._path.name, start=parsed[1])
+            self._chain = Chain(self._session, start=parsed[1])
             self.finished = parsed[0].event == _FINISHED
             self._open_life = not self.finished
 
@@ -218,9 +221,10 @@ class Follower:
         """None when one of these numbers, ascending, is a writer's. Else what is to be told of them, once."""
         self._told_foreign.intersection_update(higher)
         notes: list[Note] = []
-        for number in dict.fromkeys(higher[:_LOOKS] + higher[-_LOOKS:]):
+        for number in _looked_at(higher):
             head = self._head(number)
-            if _header_in(head, number, self._path.name) is not None:
+            header = _header_in(head, number)
+            if header is not None and header.session == self._session:
                 return None
             making = head is not None and len(head) < _HEAD and b"\n" not in head
             if not making and number not in self._told_foreign:
@@ -294,7 +298,7 @@ class Follower:
             text = f"segment {self._number}: its last {missing} bytes, which were there, have been taken back"
             yield Note("lost", text, self._number, size, missing)
             self._at = size
-            self._chain = Chain(self._path.name, start=None)
+            self._chain = Chain(self._session, start=None)
 
     def _rest(self) -> Line:
         """What stands after the last whole line."""
@@ -362,13 +366,16 @@ def _numbers(dir_fd: int) -> list[int]:
     return sorted(number for number, kind in found if kind == "jsonl")
 
 
-def _header_in(head: bytes | None, number: int, session: str) -> Header | None:
-    """The header line that a segment of this session and number begins with, if it is all there."""
+def _looked_at(numbers: list[int]) -> Iterable[int]:
+    """Those of these ascending numbers that are worth a look: the first and the last, each once."""
+    return dict.fromkeys(numbers[:_LOOKS] + numbers[-_LOOKS:])
+
+
+def _header_in(head: bytes | None, number: int) -> Header | None:
+    """The header line that a segment of this number begins with, if it is all there."""
     line, end, _ = (head or b"").partition(b"\n")
     header = parse_header(line) if end else None
-    if header is None or (header.segment, header.session, header.format) != (number, session, FORMAT):
-        return None
-    return header
+    return header if header is not None and (header.segment, header.format) == (number, FORMAT) else None
 
 
 def _lines(data: bytes, number: int, start: int) -> Iterator[Line]:

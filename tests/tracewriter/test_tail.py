@@ -201,6 +201,16 @@ def test_many_planted_numbers_are_told_and_hide_no_writer(directory: Path) -> No
         assert seqs(items) == [2, 3]
 
 
+def test_a_directory_under_another_name_is_read_as_the_session_that_it_holds(directory: Path) -> None:
+    grow(directory, 1, header(1, 0) + record(1))
+    grow(directory, 2, header(2, 1) + record(2))
+    grow(directory, 3, header(3, 0).replace(b'"s1"', b'"s2"') + record(1))
+    moved = directory.rename(directory.with_name("copy"))
+    with Follower(moved) as follower:
+        items = list(follower.poll())
+    assert (seqs(items), kinds(items)) == ([1, 2], ["foreign"])
+
+
 def test_reading_goes_on_after_a_seq_in_a_segment_of_the_writer(directory: Path) -> None:
     grow(directory, 1, header(1, 0) + record(1) + record(2))
     grow(directory, 5, header(5, 0).replace(b'"s1"', b'"s2"') + record(1))
