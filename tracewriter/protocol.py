@@ -25,6 +25,7 @@ OLDEST_VERSION: Final = 1
 HEADER: Final = Layout("<IBBHIIQ")
 HEADER_BYTES: Final = HEADER.size
 FLAG_LAST: Final = 1  # the last part of a PAYLOAD
+FLAG_JSON: Final = 2  # its bytes are JSON, in every part; otherwise they are text
 
 
 class Kind(IntEnum):
@@ -204,7 +205,7 @@ def _problem(length: int, kind: Kind | None, flags: int, zero: int, count: int) 
         return "a frame of an unknown kind"
     if length > MAX_FRAME:
         return f"a frame of {length} bytes; the bound is {MAX_FRAME}"
-    if zero or (flags and kind is not Kind.PAYLOAD) or flags > FLAG_LAST:
+    if zero or (flags and kind is not Kind.PAYLOAD) or flags > FLAG_LAST | FLAG_JSON:
         return "a frame header whose reserved bytes are not zero"
     if kind is Kind.EVENTS and (length == 0 or count == 0):
         return "an empty EVENTS frame"

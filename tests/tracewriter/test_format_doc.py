@@ -16,13 +16,22 @@ import tracewriter
 from tracewriter import protocol
 from tracewriter.disk import REAL_DISK
 from tracewriter.events import KINDS, TraceDropObserved, UnknownEvent, event_of
+from tracewriter.payload import REFERENCE, PayloadRef
 from tracewriter.scan import parse_header, parse_record
 from tracewriter.segment import Header, Segment
 
 TEXT = (Path(tracewriter.__file__).parent / "FORMAT.md").read_text()
 BLOCKS = re.findall(r"```(json|python)\n(.*?)```", TEXT, re.DOTALL)
 LINES = [line.encode() for kind, body in BLOCKS if kind == "json" for line in body.strip().split("\n")]
-BODIES = (protocol.Hello, protocol.Welcome, protocol.Open, protocol.Refused, protocol.Nack, protocol.Flushed)
+BODIES = (
+    PayloadRef,
+    protocol.Hello,
+    protocol.Welcome,
+    protocol.Open,
+    protocol.Refused,
+    protocol.Nack,
+    protocol.Flushed,
+)
 
 
 def as_body(line: bytes) -> type | None:
@@ -48,6 +57,12 @@ def test_every_json_example_is_a_header_a_record_or_a_frame_body(line: bytes) ->
     assert as_body(line) is not None
 
 
+def test_the_example_of_a_payload_is_found_as_readers_find_it() -> None:
+    examples = [line for line in LINES if as_body(line) is PayloadRef]
+    assert len(examples) == 1
+    assert REFERENCE.fullmatch(examples[0])
+
+
 def test_the_table_of_kinds_is_the_catalog() -> None:
     table = re.search(r"<!-- kinds.*?-->(.*?)<!-- /kinds -->", TEXT, re.DOTALL)
     assert table is not None
@@ -60,7 +75,7 @@ def test_the_table_of_kinds_is_the_catalog() -> None:
 
 
 def test_every_kind_of_frame_that_is_spoken_is_in_the_table() -> None:
-    reserved = {protocol.Kind.PAYLOAD, protocol.Kind.DELETE, protocol.Kind.PIN}
+    reserved = {protocol.Kind.DELETE, protocol.Kind.PIN}
     for kind in set(protocol.Kind) - reserved:
         assert re.search(rf"\b{int(kind)} {kind.name}\b", TEXT), kind
 
