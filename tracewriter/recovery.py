@@ -12,13 +12,13 @@ from msgspec import Struct
 from tracewriter.chain import Bulk, Chain
 from tracewriter.config import MAX_FRAME, MAX_SEQ, MIB
 from tracewriter.findings import Found, Note
-from tracewriter.scan import Block, Line, decode_seals, open_plain, parse_header, read_small, scan_segment
-from tracewriter.segment import Header, seal_name, segment_name
+from tracewriter.scan import MAX_SEALS, Block, Line, open_plain, parse_header, read_small, scan_segment
+from tracewriter.segment import SEAL_SLOT, Header, decode_entry, decode_slot0, seal_name, segment_name
 
 READ_MAX: Final = (
     64 * MIB
 )  # of a segment larger than this only so many bytes at its end are read (the default is 8 MiB)
-_SEALS_MAX: Final = 64 * MIB
+_SLOTS: Final = 2048 * SEAL_SLOT  # bytes of seals that are looked at together
 _RECORD: Final = b'{"seq":'
 
 
@@ -54,10 +54,34 @@ def _segment_end(dir_fd: int, number: int, session: str, producer: Producer) -> 
     records, end = _records_end(dir_fd, number, Chain(session, start=start), header, producer)
     if not records and start is not None:
         records, end = _records_end(dir_fd, number, Chain(session, start=None), header, producer)
-    seals = decode_seals(read_small(seal_name(number), dir_fd, _SEALS_MAX), number)
-    if header is None or seals.segment_id in (None, int(header.id, 16)):
-        end = max([end, *(entry.last for entry in seals.entries if entry.last <= MAX_SEQ)])
-    return end, header, records
+    return max(end, _sealed_end(dir_fd, number, header)), header, records
+
+
+def _sealed_end(dir_fd: int, number: int, header: Header | None) -> int:
+    """The highest seq that a segment's own seals vouch for, as far as readers read them; 0 without any."""
+    try:
+        fd = open_plain(seal_name(number), dir_fd)
+    except OSError:
+        return 0
+    try:
+        first = os.pread(fd, SEAL_SLOT, 0)
+        head = decode_slot0(first) if len(first) == SEAL_SLOT else None
+        if head is None or head[0] != number or (header is not None and head[1] != int(header.id, 16)):
+            return 0
+        end = 0
+        for at in range(SEAL_SLOT, MAX_SEALS, _SLOTS):
+            slots = os.pread(fd, min(_SLOTS, MAX_SEALS - at), at)
+            for start in range(0, len(slots) - SEAL_SLOT + 1, SEAL_SLOT):
+                entry = decode_entry(slots[start : start + SEAL_SLOT], head[1])
+                if entry is not None and entry.last <= MAX_SEQ:
+                    end = max(end, entry.last)
+            if len(slots) < SEAL_SLOT:
+                break
+        return end
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
 
 
 def _records_end(dir_fd: int, number: int, chain: Chain, header: Header | None, producer: Producer) -> tuple[int, int]:

@@ -39,9 +39,7 @@ _CHUNK: Final = MIB
 _LONGEST_LINE: Final = (
     2 * MAX_FRAME
 )  # no writer of ours makes longer ones; beyond it a "line" is damage, read past in chunks
-_MAX_SEALS: Final = (
-    100_000 * SEAL_SLOT
-)  # a segment of 8 MiB holds fewer records than that; what comes after is not read
+MAX_SEALS: Final = 100_000 * SEAL_SLOT  # a segment of 8 MiB holds fewer records than that; what comes after is not read
 _MAX_RANGE: Final = 8 * MIB  # a longer one is some file's claim: it is hashed and taken apart in chunks
 DROP: Final = "trace.drop.observed"
 _SEGMENT_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
@@ -263,7 +261,7 @@ def _scan_open(fd: int, dir_fd: int, number: int, blocks: bool) -> Iterator[Head
     size = os.fstat(fd).st_size
     first = os.pread(fd, 4096, 0).partition(b"\n")[0]
     header = parse_header(first)
-    seals = decode_seals(read_small(seal_name(number), dir_fd, _MAX_SEALS), number)
+    seals = decode_seals(read_small(seal_name(number), dir_fd, MAX_SEALS), number)
     stranger = header is not None and seals.segment_id not in (None, int(header.id, 16))
     regions, lost = plan(seals.entries, size)
     if stranger and not any(_matches(fd, region) or _matches_but_for_id(fd, region, seals) for region in regions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,34 @@ def test_sealed_ranges_and_an_unsealed_end_count_alike(tmp_path: Path, count: in
     assert newest_end(fd, [1], SESSION, Producer("00000000000000c3"))[0] == count + 2
     os.close(fd)
     writer.close(closed=False)
+
+
+def _writer_with_seals(tmp_path: Path, seals: bytes) -> tuple[int, int]:
+    """(where a session goes on whose 5 records are sealed and gone, when its seal file goes on like this; the peak of memory)"""
+    writer = Writer(tmp_path)
+    writer.send(events(1, lines_of(1, 5)))
+    writer.close()
+    data = (writer.directory / "000001.jsonl").read_bytes()
+    (writer.directory / "000001.jsonl").write_bytes(data[: data.index(b"\n") + 1])
+    with (writer.directory / "000001.seal").open("ab") as file:
+        file.write(seals)
+    tracemalloc.start()
+    try:
+        again = Writer(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    going_on = again.recording.next
+    again.close(closed=False)
+    return going_on, peak
+
+
+@pytest.mark.parametrize("rest", [b"", b"torn", bytes(32), bytes(2048 * 32), bytes(2047 * 32) + b"torn"])
+def test_what_seals_vouch_for_counts_whatever_follows_them(tmp_path: Path, rest: bytes) -> None:
+    assert _writer_with_seals(tmp_path, rest)[0] == 6
+
+
+def test_a_seal_file_of_any_size_costs_little_memory(tmp_path: Path) -> None:
+    going_on, peak = _writer_with_seals(tmp_path, bytes(48 * MIB))
+    assert going_on == 6
+    assert peak < 16 * MIB
