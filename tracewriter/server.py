@@ -26,7 +26,8 @@ from tracewriter.connection import Connection, ReceiveBuffer, same_user, turn_aw
 from tracewriter.disk import Disk
 from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.housekeeping import Sweeper
-from tracewriter.journal import Journal, Key, Producer, retire_in
+from tracewriter.journal import Journal, Key, Producer
+from tracewriter.opener import Opener
 from tracewriter.protocol import (
     OLDEST_VERSION,
     VERSION,
@@ -85,8 +86,7 @@ class Server:
         versions: Versions = Versions(),  # noqa: B008 - frozen
     ) -> None:
         self._sweeper, self._versions = sweeper, versions
-        self._listener, self._root_fd, self._root = listener, root_fd, root
-        self._disk, self._clock, self._limits = disk, clock, limits
+        self._listener, self._root, self._clock, self._limits = listener, root, clock, limits
         self._version, self._log = version, log
         self._epoll = select.epoll()
         self._buffer = ReceiveBuffer()
@@ -100,6 +100,7 @@ class Server:
         self._started = clock.monotonic()
         self._idle_since = self._started
         self._upkeep = Upkeep(self._held, self.background, Place(root, root_fd), clock=clock, limits=limits, log=log)
+        self._opener = Opener(disk, root_fd, limits, self.background, self._upkeep)
         # most sessions have the same secrets, and two automata of 60 KiB each time would be most of this process's memory
         self._redactors: WeakValueDictionary[tuple[str, ...], Redactor] = WeakValueDictionary()
         self._due_at = 0.0
@@ -286,7 +287,7 @@ class Server:
         self._opens.append(_Opening(connection, frame.channel, request))
 
     def _serve_open(self, opening: _Opening) -> None:
-        """Have its files opened and read in the background: a big segment must not hold up the others."""
+        """Have its files opened and read in the background."""
         connection, request = opening.connection, opening.request
         if not self._connected(connection):
             return
@@ -302,14 +303,7 @@ class Server:
             return
         self._opening[key], self._owners[key] = opening, connection
         producer = Producer(connection.producer, request.acked, request.last)
-
-        def job() -> Journal | SessionUnavailable:
-            try:
-                return Journal.open(self._disk, self._root_fd, key, producer, self._limits)
-            except SessionUnavailable as exc:
-                return exc
-
-        self.background.submit_open(job, partial(self._opened, key, opening))
+        self._opener.open(key, producer, partial(self._opened, key, opening))
 
     def _opened(self, key: Key, opening: _Opening, result: object) -> None:
         connection = opening.connection
@@ -322,7 +316,7 @@ class Server:
             return
         try:
             if isinstance(result, Journal):
-                recording = self._recording(opening, self._kept(result))
+                recording = self._recording(opening, self._opener.keep(result))
                 self._held[key] = connection.channels[opening.channel] = recording
                 self._queue(connection, encode(Kind.OPENED, channel=opening.channel, first=recording.next))
                 if opening.close_after:
@@ -355,7 +349,7 @@ class Server:
         return Recording(
             channel=opening.channel,
             journal=journal,
-            reopen=partial(self._reopen, journal.key, opening.connection.producer),
+            reopen=partial(self._opener.again, journal.key, opening.connection.producer),
             redactor=self._redactor(opening.request.secrets),
             limited="limited" in opening.request.meta,
             limits=self._limits,
@@ -369,18 +363,6 @@ class Server:
         if redactor is None:
             redactor = self._redactors[secrets] = Redactor(secrets)
         return redactor
-
-    def _kept(self, journal: Journal) -> Journal:
-        if self._limits.durability != "none":
-            journal.retire_with(retire_in(self.background, partial(self._upkeep.sync_failed, journal)))
-        if self._limits.durability == "interval":  # with batch it is done by now
-            self._upkeep.sync_found(journal)
-        return journal
-
-    def _reopen(self, key: Key, life: str, last: int) -> Journal:
-        """A session that was closed because it was idle, and is recorded again. This life may not have written to it yet, so it
-        claims no numbers of its own: whether somebody else went on shows in where the files end."""
-        return self._kept(Journal.open(self._disk, self._root_fd, key, Producer(life, last), self._limits))
 
     def _gone(self, connection: Connection) -> None:
         """The connection's end: forget half frames, write what was complete, close its sessions."""

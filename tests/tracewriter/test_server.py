@@ -83,6 +83,33 @@ def test_a_session_whose_close_waits_for_a_stuck_fdatasync_is_busy_and_then_goes
     assert [item.end for item in found] == [1, 2, 3]
 
 
+class _Counting(RealDisk):
+    """Counts how often a directory was opened."""
+
+    opened = 0
+
+    def open_dir(self, name: str, dir_fd: int, *, create: bool) -> int:
+        self.opened += 1
+        return super().open_dir(name, dir_fd, create=create)
+
+
+def test_an_idle_session_that_records_again_makes_a_segment_and_reads_nothing(tmp_path: Path) -> None:
+    disk = _Counting()
+    limits = Limits(seal_interval_s=0.02, session_idle_s=0.05)
+    directory = tmp_path / "traces" / Key("s1", WORKSPACE).workspace_hash / "s1"
+    with served(tmp_path, disk=disk, limits=limits) as path, RawClient(path) as client:
+        client.send(_open(1, "s1"))
+        client.expect(Kind.OPENED)
+        client.send(events(range(1, 3), "s1"))
+        client.expect(Kind.ACK)
+        opened = disk.opened
+        wait_for(lambda: (directory / "digests").exists(), "the idle session to be finished")
+        client.send(events(range(3, 5), "s1"))
+        assert client.expect(Kind.ACK).first == 4
+        assert (directory / "000002.jsonl").exists()
+        assert disk.opened == opened
+
+
 def test_a_trace_root_that_is_deleted_while_it_is_recorded_in_is_made_again_and_recorded_in(tmp_path: Path) -> None:
     root = tmp_path / "traces"
     limits = Limits(seal_interval_s=0.05, retry_first_s=0.05)
