@@ -262,7 +262,7 @@ class Follower:
         if self._fd < 0:
             return
         try:
-            yield from self._shrunk()
+            yield from self._taken_back()
             while data := self._chunk():
                 end = data.rfind(b"\n") + 1
                 if not end:
@@ -290,15 +290,30 @@ class Follower:
             data += more
         return data
 
-    def _shrunk(self) -> Iterator[Note]:
-        """Lines were taken back: a writer does so when it could not make them durable, and writes them again elsewhere."""
-        size = os.fstat(self._fd).st_size
-        if size < self._at:
-            missing = self._at - size
-            text = f"segment {self._number}: its last {missing} bytes, which were there, have been taken back"
-            yield Note("lost", text, self._number, size, missing)
-            self._at = size
+    def _taken_back(self) -> Iterator[Note]:
+        """Lines, or the file, were taken back: a writer does so when it could not make them durable, or could not write one
+        record after the header, and writes them again elsewhere, or in a new file of this number."""
+        info, at = os.fstat(self._fd), self._at
+        if info.st_nlink == 0:
+            new = self._opened_again()
+            if new < 0:
+                return
+            os.close(self._fd)
+            self._fd, self._at = new, 0
+        elif info.st_size < at:
+            self._at = info.st_size
+        else:
+            return
+        if info.st_nlink or self.cursor.segment == self._number:
+            text = f"segment {self._number}: its last {at - self._at} bytes, which were there, have been taken back"
+            yield Note("lost", text, self._number, self._at, at - self._at)
             self._chain = Chain(self._session, start=None)
+
+    def _opened_again(self) -> int:
+        try:
+            return open_plain(segment_name(self._number), self._dir_fd)
+        except OSError:
+            return -1
 
     def _rest(self) -> Line:
         """What stands after the last whole line."""

@@ -256,6 +256,22 @@ def test_lines_that_were_taken_back_are_told_and_shown_again_where_they_are_writ
         assert (seqs(items), kinds(items)) == ([2, 3], ["lost"])
 
 
+@pytest.mark.parametrize(("seen", "told"), [(b"", []), (record(2), ["lost"])])
+def test_a_segment_that_was_taken_back_is_followed_in_the_new_file_of_its_number(
+    directory: Path, seen: bytes, told: list[str]
+) -> None:
+    """A full disk took the header and no whole record, or (durability batch) the first block could not be synced."""
+    grow(directory, 1, header(1, 0) + record(1))
+    grow(directory, 2, header(2, 1) + seen + record(2)[:20])
+    with Follower(directory) as follower:
+        assert seqs(follower.poll()) == ([1, 2] if seen else [1])
+        (directory / "000002.jsonl").unlink()
+        assert list(follower.poll()) == []
+        grow(directory, 2, header(2, 1) + record(2) + record(3))
+        items = list(follower.poll())
+        assert (seqs(items), kinds(items)) == ([2, 3], told)
+
+
 def test_reading_goes_on_after_a_seq_or_a_place(directory: Path) -> None:
     grow(directory, 1, header(1, 0) + b"".join(map(record, range(1, 6))))
     grow(directory, 2, header(2, 5) + b"".join(map(record, range(6, 9))) + finished(9))
