@@ -1,8 +1,8 @@
 """One session on the producer's side, without I/O: numbering, batching, keeping what is not acknowledged (rules R13 to R19, R25).
 
-`record` is the hot path: one encode into the open batch. Everything unusual (a resumed session that has no numbers yet, a
-full buffer, the session's limit, a value that cannot be encoded) leaves it by one flag test, so that it costs nothing when
-all is well.
+`record` is the hot path: it numbers the event and puts it into the open batch, which is encoded in one call when it is cut
+(`lines` says what may wait so long). Everything unusual (a resumed session that has no numbers yet, a full buffer, the
+session's limit, a value that is not what it should be) leaves it by one test, so that it costs nothing when all is well.
 """
 
 from __future__ import annotations
@@ -10,62 +10,36 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Final
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import Struct
 
 from tracewriter import jsonl
 from tracewriter.clock import Clock
-from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, KIB, MAX_BODY, MAX_LINE
+from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, KIB, MAX_LINE
 from tracewriter.events import (
-    KINDS,
     NAMES,
     Event,
     ModelRequestFailed,
-    ModelRequestFinished,
-    ModelRequestStarted,
     Record,
     RunExecuteFinished,
     SessionRecordFinished,
-    ToolCallStarted,
     TraceDropObserved,
     TraceLimitObserved,
     Usage,
 )
+from tracewriter.lines import Entry, Line, careful_line, encode_batch, name_of, size_of
 from tracewriter.protocol import Kind
-from tracewriter.sizing import sizer
 
 SESSION_RESERVE: Final = 64 * KIB  # what a session may buffer although others have filled the process's buffer
-_encode_into: Final = msgspec.json.Encoder().encode_into
 # Recorded although the session's limit is reached: the ends, what failed, and the notice of the limit itself.
 _ALWAYS: Final = frozenset({RunExecuteFinished, ModelRequestFailed, SessionRecordFinished, TraceLimitObserved})
 _ALWAYS_NAMES: Final = tuple(b'"event":"%s"' % NAMES[cls].encode() for cls in _ALWAYS)
 _DROP_NAME: Final = NAMES[TraceDropObserved]
-_ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
-_FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
-
-
-class _Line(Struct, frozen=True, gc=False):
-    """A record as it is encoded: positional, since keywords cost a third of the call."""
-
-    seq: int
-    ts: datetime
-    event: str
-    session: str
-    run: str | UnsetType
-    op: str | UnsetType
-    parent: str | UnsetType
-    data: Event
-
-
-# Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
-_WITH_JSON: Final = frozenset({ToolCallStarted, ModelRequestStarted, ModelRequestFinished})
-_RECORDED: Final = {
-    cls: (name, sizer(cls), cls in _WITH_JSON)
-    for name, cls in KINDS.items()
-    if cls not in (RunExecuteFinished, TraceDropObserved)
-}
+_LAST_OF_BATCH: Final = BATCH_EVENTS - 1
+_NO_IDS: Final = ("", "", "")
+_IDS_KEPT: Final = 64  # combinations of ids whose lines' heads are kept
 
 
 class OutFrame:
@@ -73,7 +47,7 @@ class OutFrame:
 
     __slots__ = ("body", "count", "first", "kind")
 
-    def __init__(self, kind: Kind, first: int, count: int, body: bytes | bytearray) -> None:
+    def __init__(self, kind: Kind, first: int, count: int, body: bytes) -> None:
         self.kind, self.first, self.count, self.body = kind, first, count, body
 
     @property
@@ -107,17 +81,55 @@ class Budget:
 class Outbox:
     """The numbered records of one session that the writer has not acknowledged yet."""
 
+    __slots__ = (
+        "_all_heads",
+        "_budget",
+        "_clock",
+        "_closing",
+        "_counts",
+        "_drop_first",
+        "_drop_reason",
+        "_fast",
+        "_framed",
+        "_heads",
+        "_held",
+        "_held_over",
+        "_lines",
+        "_now",
+        "_op",
+        "_parent",
+        "_run",
+        "_size",
+        "_unnumbered",
+        "acked",
+        "cost_usd",
+        "dropped",
+        "dropped_by",
+        "frames",
+        "limited",
+        "own_bytes",
+        "session",
+        "started_after",
+        "stopped",
+        "unanswered",
+        "usage",
+        "wake",
+    )  # more than 30 attributes: without this each look-up would be a dict's
+
     def __init__(
         self, session: str, clock: Clock, budget: Budget, *, resumed: bool, wake: Callable[[], None] = lambda: None
     ) -> None:
         self.session = session
-        self._wake = wake
+        self.wake = wake  # called when there is something to send
         self._clock, self._budget = clock, budget
-        self._batch = bytearray()
-        self._batch_count = 0
+        self._lines: list[Line] = []  # the open batch
+        self._size = 0  # of it in bytes, about
+        self._heads: dict[type, Entry] = {}  # of the kinds recorded under these ids
+        self._run, self._op, self._parent = _NO_IDS
+        self._all_heads = {_NO_IDS: self._heads}  # of the ids used last: calls of several tools alternate
+        self._framed = 0  # the last seq before the open batch
         self.frames: deque[OutFrame] = deque()
         self.own_bytes = 0
-        self.last = 0  # the last seq given out
         self.acked = 0
         self.started_after = 0  # the last seq of earlier lives
         self.dropped = 0  # seqs that drop records stand for, and events that never got a seq
@@ -133,13 +145,17 @@ class Outbox:
         self._fast = not resumed
         self._now = clock.now
         self._unnumbered = 0  # events that never got a seq: the recording was stopped, or failed inside
-        self._kinds: list[str] = []
         self._counts: Counter[str] = Counter()
         self.usage: Usage | None = None
         self.cost_usd: float | None = 0.0
 
     def __repr__(self) -> str:
         return f"<Outbox {self.session} last {self.last} acked {self.acked} {len(self.frames)} frames>"
+
+    @property
+    def last(self) -> int:
+        """The last seq given out."""
+        return self._framed + len(self._lines)
 
     @property
     def emitted(self) -> int:
@@ -149,8 +165,8 @@ class Outbox:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are encoded and not acknowledged."""
-        return self.own_bytes + len(self._batch)
+        """Bytes that are not acknowledged; of what is not encoded yet, about."""
+        return self.own_bytes + self._size
 
     @property
     def waiting(self) -> int:
@@ -165,9 +181,14 @@ class Outbox:
         return self._held is None and not self.stopped
 
     @property
+    def batch_open(self) -> bool:
+        """Something is numbered that is in no frame yet."""
+        return bool(self._lines)
+
+    @property
     def idle(self) -> bool:
         """Nothing waits for the writer: all that was numbered is acknowledged."""
-        return not self.frames and not self._batch_count and not self._drop_first and not self._held
+        return not self.frames and not self._lines and not self._drop_first and not self._held
 
     # --- recording
 
@@ -175,47 +196,70 @@ class Outbox:
         self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
     ) -> None:
         """Number and keep one event. Never waits, never does I/O, never raises."""
-        batch = self._batch
-        mark = len(batch)
         try:
-            name, size_of, with_json = _RECORDED[type(event)]
-            odd = ts is not None and ts.tzinfo is None  # a time without a zone is no time for anybody else
-            if odd or not self._fast or self._budget.full or size_of(event) > MAX_LINE:
+            if run != self._run or op != self._op or parent != self._parent:
+                self._other_ids(run, op, parent)
+            entry = self._heads.get(type(event)) or self._entry(type(event))
+            if ts is None:
+                now = self._now  # called as `self._now()` it would be looked for as a method first
+                ts = now()
+            elif ts.tzinfo is not UTC:
                 self._slow(event, ts, run, op, parent)
                 return
-            seq = self.last + 1
-            _encode_into(
-                _Line(seq, ts or self._now(), name, self.session, run or UNSET, op or UNSET, parent or UNSET, event),
-                batch,
-                -1,
-            )
-        except Exception:  # noqa: BLE001 - the seam: whatever a value does while it is encoded, the run it belongs to goes on
-            del batch[mark:]
+            length_of = entry.length_of
+            size = length_of(event) + entry.rest
+            if size > MAX_LINE or self._budget.full:
+                self._slow(event, ts, run, op, parent)
+                return
+            lines = self._lines
+            count = len(lines)
+            # this numbers it, in one step that nothing can interrupt: there is no other account
+            lines.append(Line(self._framed + count + 1, ts, entry.head, event))
+        except Exception:  # noqa: BLE001 - the seam: whatever a value does while it is looked at, the run it belongs to goes on
             self._slow(event, ts, run, op, parent)
             return
-        # one bad body would cost its whole frame: the writer refuses it, or the reader finds damage
-        broken = with_json and (batch.find(b"\n", mark) >= 0 or not jsonl.is_json(bytes(batch[mark:])))
-        batch += b"\n"
-        size = len(batch)
-        if broken or size - mark > MAX_LINE:
-            del batch[mark:]
-            self._slow(event, ts, run, op, parent)
-            return
-        self.last = seq
-        self._kinds.append(name)
-        count = self._batch_count = self._batch_count + 1
-        if count == 1:
-            self._wake()
-        if count >= BATCH_EVENTS or size >= BATCH_BYTES:
+        entry.count += 1
+        self._size = size = self._size + size
+        if not 0 < count < _LAST_OF_BATCH or size >= BATCH_BYTES:
+            self._turn()
+
+    def _other_ids(self, run: str, op: str, parent: str) -> None:
+        if not type(run) is type(op) is type(parent) is str:
+            raise TypeError("an id that is no text")
+        if len(self._all_heads) >= _IDS_KEPT:
+            self._forget_heads()
+        self._heads = self._all_heads.setdefault((run, op, parent), {})
+        self._run, self._op, self._parent = run, op, parent
+
+    def _forget_heads(self) -> None:
+        self._count_kinds()
+        self._heads = {}
+        self._all_heads = {(self._run, self._op, self._parent): self._heads}
+
+    def _go(self, *, fast: bool) -> None:
+        """Whether the fast path is open: without it no event fits what its kind's entry says of it."""
+        self._fast = fast
+        self._forget_heads()
+
+    def _entry(self, kind: type) -> Entry:
+        entry = Entry(kind if self._fast else None, self.session, self._run, self._op, self._parent)
+        if kind in NAMES:  # there is no end of foreign ones
+            self._heads[kind] = entry
+        return entry
+
+    def _turn(self) -> None:
+        """The open batch has its first line, or is as large as it may get."""
+        if len(self._lines) == 1:
+            self.wake()
+        if len(self._lines) >= BATCH_EVENTS or self._size >= BATCH_BYTES:
             self.cut()
 
     def _slow(self, event: Event, ts: datetime | None, run: str, op: str, parent: str) -> None:
         """What the fast path does not take. The second and last seam: a bug in here costs a record, never the run."""
         try:
-            if isinstance(event, RunExecuteFinished):
+            if type(event) is RunExecuteFinished:
                 self._tally(event)
-            at = ts or self._now()
-            self._record_slowly(event, at if at.tzinfo is not None else at.astimezone(UTC), run, op, parent)
+            self._record_slowly(event, ts if ts is not None else self._now(), run, op, parent)
         except Exception:  # noqa: BLE001 - see above
             self._unnumbered += 1
             self._count("internal", 1)
@@ -231,8 +275,10 @@ class Outbox:
         return dict(self._counts)
 
     def _count_kinds(self) -> None:
-        self._counts.update(self._kinds)
-        self._kinds.clear()
+        for entry in chain.from_iterable(heads.values() for heads in self._all_heads.values()):
+            if entry.count:
+                self._counts[entry.name] += entry.count
+                entry.count = 0
 
     def _record_slowly(self, event: Event, ts: datetime, run: str, op: str, parent: str) -> None:
         if self.stopped:
@@ -246,8 +292,11 @@ class Outbox:
             self._drop("limit")
         else:
             self._close_drop()
-            self._kinds.append(_name(event))
-            self._append(self._safe_line(self.last + 1, event, ts, run, op, parent))
+            line = careful_line(self.last + 1, self.session, event, ts, (run, op, parent))
+            self._lines.append(line)
+            self._counts[name_of(event)] += 1
+            self._size += size_of(line)
+            self._turn()
             if self.limited:
                 self.cut()
 
@@ -257,31 +306,6 @@ class Outbox:
         else:
             self._held_over += 1
 
-    def _append(self, line: bytes) -> None:
-        self._batch += line
-        self.last += 1
-        self._batch_count += 1
-        if self._batch_count == 1:
-            self._wake()
-        if self._batch_count >= BATCH_EVENTS or len(self._batch) >= BATCH_BYTES:
-            self.cut()
-
-    def _safe_line(self, seq: int, event: Event, ts: datetime, run: str, op: str, parent: str) -> bytes:
-        """The record as one line whatever its data is: repaired and cut where it must be."""
-        repairs = jsonl.Repairs()
-        head = {
-            "seq": seq,
-            "ts": ts,
-            "event": _name(event),
-            "session": self.session,
-        }
-        ids = {"run": run, "op": op, "parent": parent}
-        head |= {
-            name: jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) for name, value in ids.items() if value
-        }
-        data = Raw(jsonl.encode_safely(_cut_body(event), MAX_LINE - 2 * KIB))
-        return jsonl.encoder.encode(head | {"data": data}) + b"\n"
-
     # --- what is not recorded
 
     def _drop(self, reason: str) -> None:
@@ -289,7 +313,7 @@ class Outbox:
         if not self._drop_first:
             self.cut()
             self._drop_first, self._drop_reason = self.last + 1, reason
-        self.last += 1
+        self._framed += 1
         self._count(reason, 1)
 
     def _count(self, reason: str, count: int) -> None:
@@ -322,7 +346,7 @@ class Outbox:
     def _put(self, frame: OutFrame) -> None:
         self.frames.append(frame)
         self._grow(len(frame.body))
-        self._wake()
+        self.wake()
 
     def _grow(self, size: int) -> None:
         self.own_bytes += size
@@ -337,12 +361,13 @@ class Outbox:
 
     def cut(self) -> None:
         """Close the open batch: it becomes a frame."""
-        if self._batch_count:
-            self._count_kinds()
-            first = self.last - self._batch_count + 1
-            self.frames.append(OutFrame(Kind.EVENTS, first, self._batch_count, self._batch))
-            self._grow(len(self._batch))
-            self._batch, self._batch_count = bytearray(), 0
+        lines = self._lines
+        if lines:
+            self._lines, self._size = [], 0
+            for count, body in encode_batch(lines):
+                self.frames.append(OutFrame(Kind.EVENTS, self._framed + 1, count, body))
+                self._framed += count
+                self._grow(len(body))
             if self._budget.bytes >= self._budget.limit:
                 self._budget.full = True
 
@@ -350,8 +375,9 @@ class Outbox:
         """OPENED: the writer goes on at `next_seq`. False when this life's numbers contradict it (a conflict)."""
         if self._held is not None:
             held, over = self._held, self._held_over
-            self._held, self._held_over, self._fast = None, 0, True
-            self.last = self.acked = self.started_after = next_seq - 1
+            self._held, self._held_over = None, 0
+            self._go(fast=True)
+            self._framed = self.acked = self.started_after = next_seq - 1
             for item in held:
                 self.record(item.event, ts=item.ts, run=item.run, op=item.op, parent=item.parent)
             for _ in range(over):
@@ -402,7 +428,8 @@ class Outbox:
         if self.frames and self.frames[0].kind is Kind.DROP:
             self.stop("limit: the session's recording is as large as it may get")
             return
-        again, self.limited, self._fast = self.limited, True, False
+        again, self.limited = self.limited, True
+        self._go(fast=False)
         self.cut()
         out: list[OutFrame] = []
         start = first
@@ -442,7 +469,8 @@ class Outbox:
         if self.stopped:
             return
         held = (len(self._held) + self._held_over) if self._held is not None else 0
-        self.stopped, self._fast, self._held, self._held_over = reason, False, None, 0
+        self.stopped, self._held, self._held_over = reason, None, 0
+        self._go(fast=False)
         counted = sum(frame.count for frame in self.frames if frame.kind is Kind.DROP)
         counted += self.last - self._drop_first + 1 if self._drop_first else 0
         waiting = self.last - self.acked - counted
@@ -452,32 +480,11 @@ class Outbox:
         self._unnumbered += held
         self._grow(-self.own_bytes)
         self.frames.clear()
-        self._batch, self._batch_count, self._drop_first = bytearray(), 0, 0
+        self._framed, self._drop_first = self.last, 0
+        self._lines, self._size = [], 0
 
 
 def _lines(frame: OutFrame) -> Iterator[tuple[int, bytes]]:
     """(seq, line with LF) of an EVENTS frame."""
-    for number, line in enumerate(bytes(frame.body).split(b"\n")[:-1]):
+    for number, line in enumerate(frame.body.split(b"\n")[:-1]):
         yield frame.first + number, line + b"\n"
-
-
-def _name(event: object) -> str:
-    """Drop records stand for numbers and are made here only: a caller's would be no record, or hide others."""
-    return _FOREIGN if isinstance(event, TraceDropObserved) else NAMES.get(type(event), _FOREIGN)
-
-
-def _cut_body(event: object) -> object:
-    """Cut strings beyond MAX_BODY before anything is made of them: encoding 64 MiB to keep 256 KiB would hold up the run."""
-    if not isinstance(event, Struct):
-        return event
-    fields: dict[str, object] = {}
-    for name in event.__struct_fields__:
-        value = getattr(event, name)
-        if value is UNSET:
-            continue
-        if isinstance(value, str) and len(value) > MAX_BODY:
-            value = jsonl.cut_text(value, MAX_BODY)
-        elif isinstance(value, Raw) and len(bytes(value)) > MAX_BODY:
-            value = f"[{len(bytes(value))} bytes of JSON, left out]"
-        fields[name] = value
-    return fields

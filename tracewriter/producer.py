@@ -7,7 +7,10 @@ lost connection costs nothing: on the next one each session is opened again and 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -40,6 +43,7 @@ _NAME_CHARS: Final = 100  # the writer refuses longer ids, saying why
 _PATH_CHARS: Final = 8192  # as for ids: PATH_MAX is 4,096 bytes
 _SECRETS_CHARS: Final = 64 * 1024  # of all exact values; a PEM key has 2 to 4 KiB
 _JUMP_S: Final = 5.0  # a wall clock is slewed for less
+_WATCH_S: Final = 0.1  # how often the two clocks are compared
 _ROUND_BYTES: Final = 1024 * 1024  # handed to the socket at once
 
 
@@ -83,6 +87,17 @@ class Channel:
         self.held_up = ""  # the reason that was recorded, until recording goes on
         self.held_up_at = 0.0
         self.close_asked = False
+        self.queued = False  # it has a place in the producer's queue of those that may have something to send
+
+    @property
+    def due(self) -> float | None:
+        """When it is to be tried again, on the monotonic clock; None: it waits for no time."""
+        return self.resend_at if self.resend_at is not None else self.reopen_at
+
+    @property
+    def has_more(self) -> bool:
+        """Something waits that this connection has not carried."""
+        return self.sent < len(self.outbox.frames) or self.outbox.batch_open
 
     def __repr__(self) -> str:
         return f"<Channel {self.number} {self.phase} {self.outbox!r}>"
@@ -97,7 +112,11 @@ class Producer:
         self.life, self._clock = life, clock
         self.wake = wake
         self.budget = Budget(buffer_bytes, min(BUFFER_RESUME, buffer_bytes * 3 // 4))
-        self._channels: list[Channel] = []
+        self._channels: dict[Channel, None] = {}
+        # With 1,000 sessions a look at each for every handful of records would cost more than the records.
+        self._queue: deque[Channel] = deque()  # those that may have something to send, each once
+        self._timed: dict[Channel, None] = {}  # those that may wait for a time
+        self._next_due = inf  # no timer of theirs is earlier
         self._by_number: dict[int, Channel] = {}
         self._decoder = FrameDecoder()
         self._conn = 0
@@ -109,6 +128,7 @@ class Producer:
         self._clocks = (clock.now().timestamp(), clock.monotonic())
         self.turned_away = ""  # why the writer takes no more connections, if it said so
         self._control: list[bytes] = []
+        self._disowned = ""  # why this process may not say anything any more
 
     # --- sessions
 
@@ -117,17 +137,30 @@ class Producer:
         info, problem = _sayable(info)
         outbox = Outbox(info.session, self._clock, self.budget, resumed=resumed, wake=self.wake)
         channel = Channel(info, outbox)
-        self._channels.append(channel)
-        if problem:
-            self._stop(channel, problem)
+        self.attach(channel)
+        if problem or self._disowned:
+            self._stop(channel, problem or self._disowned)
         if self.ready:
             self._open(channel)
         return channel
 
+    def attach(self, channel: Channel) -> None:
+        """Count a session in that was put together elsewhere."""
+        channel.outbox.wake = partial(self._more, channel)
+        self._channels[channel] = None
+
     @property
     def channels(self) -> list[Channel]:
         """All sessions that are not closed for good."""
-        return self._channels
+        return list(self._channels)
+
+    def _more(self, channel: Channel) -> None:
+        """The session may have something to send; one that is not open is looked at when it is."""
+        if channel.phase == "open":
+            if not channel.queued:
+                channel.queued = True
+                self._queue.append(channel)
+            self.wake()
 
     def ask_close(self, channel: Channel) -> None:
         """Close the session's recording as soon as all of it is acknowledged (`close_now`: at once)."""
@@ -145,8 +178,8 @@ class Producer:
         """Drop a session from memory, with what it still holds."""
         channel.phase = "gone"
         channel.outbox.stop("closed")
-        if channel in self._channels:
-            self._channels.remove(channel)
+        self._channels.pop(channel, None)
+        self._timed.pop(channel, None)
 
     def _close_if_done(self, channel: Channel) -> None:
         if channel.close_asked and channel.phase == "open" and channel.outbox.idle:
@@ -155,8 +188,6 @@ class Producer:
     def ask_flush(self) -> int:
         """Send a FLUSH after everything recorded so far; `flushed` reaches the token when the writer has answered."""
         self._token += 1
-        for channel in self._channels:
-            channel.outbox.cut()
         self.wake()
         return self._token
 
@@ -186,15 +217,25 @@ class Producer:
         """The connection is gone: everything unacknowledged will be sent again on the next."""
         self.ready = False
         self._control.clear()
+        self._queue.clear()
+        self._timed.clear()
+        self._next_due = inf
         for channel in list(self._channels):
-            channel.number = channel.sent = 0
+            channel.number, channel.sent, channel.queued = 0, 0, False
             channel.probing, channel.resend_at, channel.reopen_at = False, None, None
             if channel.phase == "closing":
                 self.forget(channel)  # the writer closes what a gone connection held
             elif channel.phase != "gone":
-                if channel.phase == "open":
+                was, channel.phase = channel.phase, "closed"
+                if was == "open":
                     self._hold_up(channel, "writer_gone")
-                channel.phase = "closed"
+
+    def disown(self, reason: str) -> None:
+        """Say nothing from now on, not even on another connection: another process goes on with this life and its sessions."""
+        self._disowned, self.ready = reason, False
+        self._control.clear()
+        for channel in self._channels:
+            self._stop(channel, reason)
 
     def _open(self, channel: Channel) -> None:
         if channel.outbox.stopped:
@@ -254,7 +295,6 @@ class Producer:
                     self._about(about, frame)
             case _:
                 raise ProtocolError(f"a {frame.kind.name} frame from the writer")
-        self.wake()
 
     def _about(self, channel: Channel, frame: Frame) -> None:
         match frame.kind:
@@ -276,6 +316,8 @@ class Producer:
                 del self._by_number[channel.number]
                 self.forget(channel)
         self._close_if_done(channel)
+        if frame.kind is Kind.OPENED or channel.has_more:
+            self._more(channel)
 
     def _refused(self, channel: Channel, answer: Refused) -> None:
         del self._by_number[channel.number]
@@ -285,6 +327,7 @@ class Producer:
             return
         channel.reason = f"{answer.code}: {answer.message}"
         channel.reopen_at = self._clock.monotonic() + answer.retry_ms / 1000
+        self._wait(channel, channel.reopen_at)
 
     def _stop(self, channel: Channel, reason: str) -> None:
         channel.reason = reason
@@ -323,39 +366,38 @@ class Producer:
         if nack.retry_ms:
             channel.probing = True
             channel.resend_at = self._clock.monotonic() + nack.retry_ms / 1000
+            self._wait(channel, channel.resend_at)
             if nack.code != "busy" or not channel.reason:
                 self._hold_up(channel, nack.code)
 
     # --- what goes out
 
-    def outgoing(self) -> list[bytes | bytearray]:
-        """What to send now, in order: at most a round's worth, so that frames wait here and not in the socket's queue."""
-        pieces: list[bytes | bytearray] = list(self._control)
-        self._control.clear()
-        if not self.ready:
-            return pieces
-        size = 0
+    def outgoing(self) -> list[bytes]:
+        """What to send now, in order: at most a round's worth, so that frames wait here and not in the socket's queue. A session
+        that has more than its round goes behind the others: none starves.
+        """
         now = self._clock.monotonic()
-        self._watch_clocks(now)
-        for channel in self._channels:
-            if channel.reopen_at is not None and now >= channel.reopen_at:
-                self._open(channel)
-            if channel.phase == "open":
-                for frame in self._unsent(channel, now):
-                    pieces += (
-                        HEADER.pack(len(frame.body), frame.kind, 0, 0, channel.number, frame.count, frame.first),
-                        frame.body,
-                    )
-                    size += len(frame.body)
-                    if len(pieces) >= _PIECES or size >= _ROUND_BYTES:
-                        return pieces
-        if self._control:
-            pieces += self._control
-            self._control.clear()
+        if self.ready:
+            self._watch_clocks(now)
+            self._run_timers(now)
+        pieces, self._control = self._control, []
+        size = 0
+        while self._queue:
+            channel = self._queue.popleft()
+            channel.queued = False
+            for frame in self._unsent(channel, now):
+                body = frame.body
+                pieces += (HEADER.pack(len(body), frame.kind, 0, 0, channel.number, frame.count, frame.first), body)
+                size += len(body)
+                if len(pieces) >= _PIECES or size >= _ROUND_BYTES:
+                    self._more(channel)
+                    return pieces
         return pieces
 
     def _watch_clocks(self, now: float) -> None:
         """Order is by seq, so a jump of the wall clock harms nothing; but who reads the times has to know of it."""
+        if now - self._clocks[1] < _WATCH_S:
+            return
         wall = self._clock.now().timestamp()
         before, self._clocks = self._clocks, (wall, now)
         jump_s = (wall - before[0]) - (now - before[1])
@@ -365,11 +407,11 @@ class Producer:
 
     def _unsent(self, channel: Channel, now: float) -> Iterator[OutFrame]:
         outbox = channel.outbox
-        if channel.resend_at is not None:
-            if now < channel.resend_at:
-                return
-            channel.resend_at = None
-        outbox.cut()
+        if channel.phase != "open" or (channel.resend_at is not None and now < channel.resend_at):
+            return
+        channel.resend_at = None
+        if not (channel.probing and outbox.frames):
+            outbox.cut()
         if channel.probing:
             if channel.sent == 0 and outbox.frames:
                 channel.sent = 1
@@ -380,10 +422,29 @@ class Producer:
             channel.sent += 1
             yield frame
 
+    def _wait(self, channel: Channel, due: float) -> None:
+        self._timed[channel] = None
+        self._next_due = min(self._next_due, due)
+        self.wake()
+
+    def _run_timers(self, now: float) -> None:
+        if now < self._next_due:
+            return
+        self._next_due = inf
+        for channel in list(self._timed):
+            due = channel.due
+            if due is not None and now < due:
+                self._next_due = min(self._next_due, due)
+                continue
+            del self._timed[channel]
+            if channel.reopen_at is not None:
+                self._open(channel)
+            elif due is not None:
+                self._more(channel)
+
     def next_time(self) -> float | None:
         """When `outgoing` may have more although nothing was received, on the monotonic clock."""
-        times = [t for c in self._channels for t in (c.resend_at, c.reopen_at) if t is not None]
-        return min(times) if times else None
+        return self._next_due if self._next_due < inf else None
 
     def problem(self) -> str:
         """Why recording is held up, for the first session that is; "" when all is well."""

@@ -1,6 +1,6 @@
 """What a program uses to record: open a session, `record()` events, `flush()`, `close()`.
 
-`record()` never raises, never waits and does no I/O: it encodes into a bounded buffer. A task (`Sender.run`) connects to the
+`record()` never raises, never waits and does no I/O: it fills a bounded buffer. A task (`Sender.run`) connects to the
 writer, sends, and sends again what a dead writer had not acknowledged. With no writer, a stuck one or a full disk the program
 goes on; what does not fit is counted and becomes a record of its own. `NullTrace` has the same methods and records nothing,
 so that callers need no `if`.
@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from tracewriter import forks
 from tracewriter.clock import SYSTEM_CLOCK, Clock
 from tracewriter.config import BUFFER_BYTES, FLUSH_S, SEND_BUFFER
 from tracewriter.connection import peer_uid
@@ -186,7 +187,7 @@ class Sender:
         self._on_no_writer = on_no_writer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sock: socket.socket | None = None
-        self._out: deque[memoryview] = deque()
+        self._out: deque[bytes | memoryview] = deque()
         self._scheduled: asyncio.Handle | None = None
         self._due: asyncio.Handle | None = None  # a session waits to be tried again; never in the way of _scheduled
         self._last_flush = 0.0
@@ -196,6 +197,17 @@ class Sender:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._asked_at: float | None = None  # when the first of what is not answered yet was sent
         self.problem = "no writer is connected yet"
+        self._disowned = False
+        forks.tell(self)
+
+    def disown(self) -> None:
+        """In a forked child: the connection and the sessions are the parent's. What is recorded here is counted, never sent."""
+        self._disowned, self.problem = True, "the sessions belong to the process that this one was forked from"
+        sock, self._sock, self._loop = self._sock, None, None
+        self._out.clear()
+        if sock is not None:
+            sock.close()  # the loop is not told: its epoll set is the parent's too
+        self.producer.disown(f"forked: {self.problem}")
 
     # --- for callers
 
@@ -284,7 +296,7 @@ class Sender:
         self._kick = asyncio.Event()
         wait_s = _RETRY_FIRST_S
         try:
-            while True:
+            while not self._disowned:
                 sock = self._connect()
                 if sock is not None:
                     started = self._clock.monotonic()
@@ -313,6 +325,8 @@ class Sender:
             self._kick.set()
 
     def _connect(self) -> socket.socket | None:
+        if self._disowned:
+            return None
         try:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         except OSError as exc:  # no descriptors left
@@ -344,7 +358,7 @@ class Sender:
         assert self._loop is not None
         self._sock, self._lost, self._asked_at = sock, self._loop.create_future(), None
         self._out.clear()
-        self._out.append(memoryview(self.producer.connected()))
+        self._out.append(self.producer.connected())
         self._loop.add_reader(sock.fileno(), self._readable)
         self._pump()
         try:
@@ -375,7 +389,7 @@ class Sender:
 
     def _wake(self) -> None:
         """Something was recorded: hand it over in the next turn of the loop, but at most every FLUSH_S."""
-        if self._scheduled is not None or self._loop is None or self._sock is None:
+        if self._scheduled is not None or self._loop is None or self._sock is None or self._loop.is_closed():
             return
         wait_s = self._last_flush + FLUSH_S - self._loop.time()
         if wait_s <= 0:
@@ -390,7 +404,7 @@ class Sender:
         self._last_flush = self._loop.time()
         while True:
             if not self._out:
-                self._out.extend(map(memoryview, self.producer.outgoing()))
+                self._out.extend(self.producer.outgoing())
                 if not self._out:
                     break
             if not self._send_some(self._sock):
@@ -422,7 +436,7 @@ class Sender:
         if not self._out:
             return True
         if count:
-            self._out[0] = self._out[0][count:]
+            self._out[0] = memoryview(self._out[0])[count:]
         assert self._loop is not None
         self._writable = True
         self._loop.add_writer(sock.fileno(), self._can_write)

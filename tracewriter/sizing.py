@@ -1,4 +1,4 @@
-"""What can be said of an event before it is encoded: how long its bodies are, and whether its numbers are numbers.
+"""What can be said of an event before it is encoded: about how long its line is, and that its values are what they seem.
 
 For the hot path, so it is one expression per kind, put together once from the kind's fields (as dataclasses make their
 methods): nested calls would cost as much as encoding the event.
@@ -8,41 +8,61 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import Final
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from tracewriter.config import MAX_LINE
 from tracewriter.events import Event
 
+TOO_LONG: Final = MAX_LINE + 1
+_NUMBER: Final = 8  # characters of a number or a constant, about
 # The fields that hold bodies: what is longer than a line is known before it is encoded (64 MiB would hold up the run).
 _BODIES: Final = frozenset({"text", "reasoning", "refusal", "output", "input", "diff"})
+# One term per type: the length of what JSON makes of it, about; TypeError (or TOO_LONG) for a value of another type.
+_TERMS: Final[dict[Any, str]] = {
+    str: 'len("" + {v})',  # TypeError for what is no text, and half the time of str.__len__
+    int: "({v} & 0)",
+    bool: "({v} & 0)",
+    float: "(0 if isfinite({v}) else TOO_LONG)",
+    Raw: "raw_length({v})",
+}
 _NAMES: Final = {
     "isfinite": isfinite,
     "raw_length": Raw.__len__,
-    "text_length": str.__len__,
-    "TOO_LONG": MAX_LINE + 1,
+    "TOO_LONG": TOO_LONG,
     "UNSET": UNSET,
 }
 
 
+def is_flat(cls: type) -> bool:
+    """Whether the kind holds nothing but text, numbers and constants: what nobody can change after it was handed over."""
+    return all(part in (str, int, bool, float, type(None), UnsetType) for part in _parts(cls))
+
+
 def sizer(cls: type) -> Callable[[Event], int]:
-    """Adds up the lengths of an event's bodies; TypeError for one that is no text, whatever its type hint says. A number that
-    JSON cannot say (it would become null without a mark) counts as too long for the fast path."""
-    lengths: list[str] = []
-    finite: list[str] = []
-    for field in msgspec.structs.fields(cls):
-        value = f"e.{field.name}"
-        if field.name in _BODIES:
-            length = f"{'raw' if field.type is Raw else 'text'}_length({value})"
-            lengths.append(f"(0 if {value} is UNSET else {length})" if field.default is UNSET else length)
-        elif field.type is float:
-            finite.append(f"isfinite({value})")
-        elif field.type == float | None:
-            finite.append(f"isfinite({value} or 0.0)")
-    source = f"lambda e: {' + '.join(lengths) or '0'}"
-    if finite:
-        source += f" if {' and '.join(finite)} else TOO_LONG"
-    made: Callable[[Event], int] = eval(source, dict(_NAMES))  # noqa: S307 - of the field names of our own classes
+    """About how many bytes of JSON an event takes, from below: escapes and what is not ASCII make it longer.
+
+    TypeError when a value is not of its field's type, TOO_LONG for a number that JSON cannot say (it would become null
+    without a mark). Of a kind that is not flat only the bodies and the fractions are looked at.
+    """
+    hints, flat = get_type_hints(cls), is_flat(cls)
+    terms = [str(sum(len(name) + 4 + _NUMBER for name in hints))]
+    for name, hint in hints.items():
+        parts = get_args(hint) or (hint,)
+        kinds = [part for part in parts if part in _TERMS]
+        if len(kinds) != 1 or not (flat or name in _BODIES or kinds[0] is float):
+            continue
+        value = f"e.{name}"
+        term = _TERMS[kinds[0]].format(v=value)
+        for part, constant in ((type(None), "None"), (UnsetType, "UNSET")):
+            if part in parts:
+                term = f"(0 if {value} is {constant} else {term})"
+        terms.append(term)
+    made: Callable[[Event], int] = eval(f"lambda e: {' + '.join(terms)}", dict(_NAMES))  # noqa: S307 - of the field names of our own classes
     return made
+
+
+def _parts(cls: type) -> list[Any]:
+    return [part for field in msgspec.structs.fields(cls) for part in (get_args(field.type) or (field.type,))]

@@ -76,7 +76,7 @@ class World:
         self.producer = producer(f"{self.life:016x}", self.clock, wake=nothing)
         box = outbox(SESSION, self.clock, self.producer.budget, resumed=resumed, wake=nothing)
         self.channel = Channel(SessionInfo(SESSION, "/w"), box)
-        self.producer.channels.append(self.channel)
+        self.producer.attach(self.channel)
 
     def record(self, *, poison: bool = False) -> None:
         text = f"{self.life}:{self.given}" + (POISON if poison else "")
@@ -358,6 +358,10 @@ class World:
 
     # --- what a state is
 
+    def __getstate__(self) -> dict[str, Any]:
+        self.channel.outbox._forget_heads()  # made again when they are needed
+        return vars(self)
+
     def fingerprint(self) -> object:
         now = self.clock.monotonic()
         numbers = {id(c): n for n, c in enumerate(self.connections)}
@@ -376,9 +380,10 @@ class World:
             c.close_asked,
             c.reason,
             c.held_up,
+            c.queued,
         )
         frames = tuple((f.kind, f.first, f.count) for f in o.frames)
-        box = (o.last, o.acked, o.started_after, frames, o._batch_count, o._drop_first, o.stopped, o.has_numbers)
+        box = (o.last, o.acked, o.started_after, frames, len(o._lines), o._drop_first, o.stopped, o.has_numbers)
         return (
             (
                 p.life,

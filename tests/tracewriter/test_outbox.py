@@ -27,7 +27,8 @@ from tracewriter.events import (
     Usage,
     event_of,
 )
-from tracewriter.outbox import _WITH_JSON, SESSION_RESERVE, Budget, Outbox, OutFrame
+from tracewriter.lines import WITH_JSON
+from tracewriter.outbox import SESSION_RESERVE, Budget, Outbox, OutFrame
 from tracewriter.protocol import Kind
 from tracewriter.scan import parse_record
 
@@ -175,7 +176,7 @@ def test_every_kind_that_can_hold_json_is_looked_at_for_line_ends() -> None:
             for part in parts
         )
 
-    assert {kind for kind in KINDS.values() if holds_json(kind)} == _WITH_JSON
+    assert {kind for kind in KINDS.values() if holds_json(kind)} == WITH_JSON
 
 
 # --- what is not recorded

@@ -130,7 +130,7 @@ class ChannelUsedAgain(Producer):
 class NeverTriesAgain(Producer):
     """REFUSED is final."""
 
-    def outgoing(self) -> list[bytes | bytearray]:
+    def outgoing(self) -> list[bytes]:
         for channel in self.channels:
             channel.reopen_at = None
         return super().outgoing()

@@ -1,0 +1,191 @@
+"""From an event to its line: what is encoded later, what is encoded at once, and what takes the careful way.
+
+A flat event of proven values can wait: nobody can change it any more, so a whole batch of them is encoded in one call.
+Everything else is JSON before `record` returns. A value that cannot be encoded costs its own line's shape, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from tracewriter import jsonl
+from tracewriter.config import BATCH_BYTES, KIB, MAX_BODY, MAX_LINE
+from tracewriter.events import (
+    KINDS,
+    NAMES,
+    Event,
+    ModelRequestFinished,
+    ModelRequestStarted,
+    RunExecuteFinished,
+    ToolCallStarted,
+    TraceDropObserved,
+)
+from tracewriter.sizing import TOO_LONG, is_flat, sizer
+
+FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
+_ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
+_ENVELOPE: Final = 56  # {"seq":…,"ts":"…","event":…,"data":…} and LF, about
+_DATA_BYTES: Final = MAX_LINE - 2 * KIB  # of a line's data, when the rest is as it should be
+_SPLIT_BYTES: Final = 2 * BATCH_BYTES  # a batch that was estimated at half of it is cut into several
+_encoder: Final = msgspec.json.Encoder()
+
+# Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
+WITH_JSON: Final = frozenset({ToolCallStarted, ModelRequestStarted, ModelRequestFinished})
+# Drop records stand for numbers and are made by the outbox only: a caller's would be no record, or hide others.
+_SIZERS: Final = {cls: sizer(cls) for cls in KINDS.values() if cls is not TraceDropObserved}
+# A run's end is flat in no version, and it is added up: it never waits.
+_LATER: Final = frozenset(cls for cls in _SIZERS if is_flat(cls) and cls is not RunExecuteFinished)
+
+
+class Line(Struct, frozen=True, gc=False):
+    """A record as it is encoded. Positional, since keywords cost a third of the call; `event` is all from the name to the
+    ids (`"tool.call.started","session":"…","run":"…"`), encoded once for all records that have the same.
+    """
+
+    seq: int
+    ts: datetime
+    event: Raw
+    data: Event | Raw
+
+
+class _Head(Struct, frozen=True, gc=False):
+    event: str
+    session: str
+    run: str | UnsetType
+    op: str | UnsetType
+    parent: str | UnsetType
+
+
+_HEAD_START: Final = len(b'{"event":')
+
+
+class Entry:
+    """What the records of a kind share as long as the ids stay the same; without a kind, nothing fits. Raises whatever odd
+    ids do.
+    """
+
+    __slots__ = ("count", "head", "length_of", "name", "rest")
+
+    def __init__(self, kind: type | None, session: str, run: str, op: str, parent: str) -> None:
+        self.name = FOREIGN if kind is None else NAMES.get(kind, FOREIGN)
+        self.head = head_of(self.name, session, run, op, parent)
+        if len(self.head) > KIB:
+            raise ValueError("ids that are too long")
+        self.length_of: Callable[[Event], int] = _SIZERS[kind] if kind in _LATER else _never
+        self.rest = len(self.head) + _ENVELOPE  # of the line, in bytes
+        self.count = 0  # events recorded through it
+
+
+def name_of(event: object) -> str:
+    """The name it is recorded under."""
+    return FOREIGN if type(event) is TraceDropObserved else NAMES.get(type(event), FOREIGN)
+
+
+def head_of(name: str, session: str, run: str, op: str, parent: str) -> Raw:
+    """All from the name to the ids. Raises whatever odd ids do."""
+    encoded = _encoder.encode(_Head(name, session, run or UNSET, op or UNSET, parent or UNSET))
+    return Raw(encoded[_HEAD_START:-1])
+
+
+def size_of(line: Line) -> int:
+    """About how long the line of an event that is JSON already will be."""
+    return len(line.event) + len(line.data) + _ENVELOPE if type(line.data) is Raw else TOO_LONG
+
+
+def _never(_: Event) -> int:
+    return TOO_LONG
+
+
+def careful_line(seq: int, session: str, event: object, ts: datetime, ids: tuple[str, str, str]) -> Line:
+    """The record as a line that can be encoded, whatever its values are: repaired and cut where it must be."""
+    try:
+        head = head_of(name_of(event), session, *ids)
+    except Exception:  # noqa: BLE001 - ids of any type, which may raise anything when they are looked at
+        head = None
+    if head is None or len(head) > KIB:
+        repairs = jsonl.Repairs()
+        head = head_of(
+            name_of(event),
+            session,
+            *(jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) if value else "" for value in ids),
+        )
+    return Line(seq, _zoned(ts), head, data_of(event))
+
+
+def _zoned(ts: datetime) -> datetime:
+    """The same time, at an offset that is a constant: a time zone of the caller's is asked once, and now."""
+    if ts.tzinfo is None:  # it means the machine's own zone, which nobody else knows
+        return ts.astimezone(UTC)
+    if type(ts.tzinfo) is timezone:
+        return ts
+    return ts.replace(tzinfo=timezone(ts.utcoffset() or timedelta()))
+
+
+def data_of(event: object) -> Raw:
+    """An event as one line of JSON, whatever its values are."""
+    kind = type(event)
+    try:
+        about = _SIZERS.get(kind)
+        if about is not None and about(event) <= _DATA_BYTES:  # type: ignore[arg-type]
+            data = _encoder.encode(event)
+            # one bad body would cost its whole frame: the writer refuses it, or the reader finds damage
+            if len(data) <= _DATA_BYTES and (kind not in WITH_JSON or jsonl.is_json(data)):
+                return Raw(data)
+    except Exception:  # noqa: BLE001 - looking at a value runs its code, which may raise anything
+        pass
+    return Raw(jsonl.encode_safely(_cut_body(event), _DATA_BYTES))
+
+
+def encode_batch(lines: list[Line]) -> list[tuple[int, bytes]]:
+    """(how many lines, the lines with LF), one or several: a batch is cut where it is much longer than it was thought to be."""
+    try:
+        body = _encoder.encode_lines(lines)
+    except Exception:  # noqa: BLE001 - one value that cannot be encoded costs its own record's shape, not its neighbours'
+        body = b"".join(map(_one, lines))
+    return [(len(lines), body)] if len(body) <= _SPLIT_BYTES else _split(lines, body)
+
+
+def _one(line: Line) -> bytes:
+    try:
+        return _encoder.encode(line) + b"\n"
+    except Exception:  # noqa: BLE001 - as above: lone surrogates, numbers beyond 64 bits
+        return _encoder.encode(Line(line.seq, line.ts, line.event, data_of(line.data))) + b"\n"
+
+
+def _split(lines: list[Line], body: bytes) -> list[tuple[int, bytes]]:
+    out: list[tuple[int, bytes]] = []
+    pieces: list[bytes] = []
+    size = 0
+    for line, encoded in zip(lines, body.split(b"\n"), strict=False):  # the last part is empty
+        if len(encoded) < MAX_LINE:
+            pieces.append(encoded + b"\n")
+        else:
+            data = Raw(jsonl.encode_safely(_cut_body(line.data), _DATA_BYTES))
+            pieces.append(_encoder.encode(Line(line.seq, line.ts, line.event, data)) + b"\n")
+        size += len(pieces[-1])
+        if size >= BATCH_BYTES or len(pieces) + sum(count for count, _ in out) == len(lines):
+            out.append((len(pieces), b"".join(pieces)))
+            pieces, size = [], 0
+    return out
+
+
+def _cut_body(event: object) -> object:
+    """Cut strings beyond MAX_BODY before anything is made of them: encoding 64 MiB to keep 256 KiB would hold up the run."""
+    if not issubclass(type(event), Struct):  # isinstance() asks a foreign object for its __class__
+        return event
+    fields: dict[str, object] = {}
+    for name in type(event).__struct_fields__:  # type: ignore[attr-defined]
+        value = getattr(event, name)
+        if value is UNSET:
+            continue
+        if issubclass(type(value), str) and len(value) > MAX_BODY:
+            value = jsonl.cut_text(value, MAX_BODY)
+        elif type(value) is Raw and len(value) > MAX_BODY:
+            value = f"[{len(value)} bytes of JSON, left out]"
+        fields[name] = value
+    return fields
