@@ -73,7 +73,7 @@ def _sealed_end(dir_fd: int, number: int, header: Header | None) -> int:
             slots = os.pread(fd, min(_SLOTS, MAX_SEALS - at), at)
             for start in range(0, len(slots) - SEAL_SLOT + 1, SEAL_SLOT):
                 entry = decode_entry(slots[start : start + SEAL_SLOT], head[1])
-                if entry is not None and entry.last <= MAX_SEQ:
+                if entry is not None and entry.records and entry.last <= MAX_SEQ:  # without records: a payload's slot
                     end = max(end, entry.last)
             if len(slots) < SEAL_SLOT:
                 break

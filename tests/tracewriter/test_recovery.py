@@ -12,6 +12,7 @@ from tests.strategies import SESSION, lines_of
 from tests.tracewriter.harness import Writer, events
 from tracewriter.config import MIB
 from tracewriter.recovery import READ_MAX, Producer, newest_end
+from tracewriter.segment import SealEntry, encode_entry
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -75,6 +76,19 @@ def _writer_with_seals(tmp_path: Path, seals: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize("rest", [b"", b"torn", bytes(32), bytes(2048 * 32), bytes(2047 * 32) + b"torn"])
 def test_what_seals_vouch_for_counts_whatever_follows_them(tmp_path: Path, rest: bytes) -> None:
     assert _writer_with_seals(tmp_path, rest)[0] == 6
+
+
+def test_a_slot_without_records_vouches_for_no_seq(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.send(events(1, lines_of(1, 5)))
+    assert writer.journal.segment is not None
+    slot = encode_entry(SealEntry(0xFFFFFFFF, 48_213, 0, 2**61, 7), writer.journal.segment.id)  # a payload's
+    writer.close()
+    with (writer.directory / "000001.seal").open("ab") as file:
+        file.write(slot)
+    again = Writer(tmp_path)
+    assert again.recording.next == 6
+    again.close(closed=False)
 
 
 def test_a_seal_file_of_any_size_costs_little_memory(tmp_path: Path) -> None:
