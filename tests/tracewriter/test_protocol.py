@@ -97,7 +97,7 @@ WRONG = {
     "a kind that does not exist": header(kind=18),
     "kind zero": header(kind=0),
     "flags": header(flags=1),
-    "flags of a payload": header(kind=8, flags=2),
+    "flags of a payload": header(kind=8, flags=4),
     "reserved bytes": header(zero=1),
     "too long": header(length=MAX_FRAME + 1),
     "far too long": header(length=2**32 - 1, kind=6),
