@@ -109,6 +109,7 @@ def test_what_the_caller_changes_afterwards_is_recorded_as_it_was() -> None:
         values[field] = wrong
         box.record(ToolCallFinished(*values))
     box.record(FileChangeApplied("p", wrong, None, "d"))  # type: ignore[arg-type]
+    box.record(ToolOutputDelta(wrong, "x"))  # type: ignore[arg-type]
     ids: list[object] = [1]
     box.record(ToolOutputDelta(0, "x"), run=ids)  # type: ignore[arg-type]
     counts["b"] = 2
@@ -120,7 +121,7 @@ def test_what_the_caller_changes_afterwards_is_recorded_as_it_was() -> None:
     assert data[0]["counts"] == {"a": 1}
     assert data[1]["tools"] == ["one"]
     assert data[2]["input"] == {"a": 1}
-    assert [next(v for v in item.values() if isinstance(v, list)) for item in data[3:9]] == [[1]] * 6
+    assert [next(v for v in item.values() if isinstance(v, list)) for item in data[3:10]] == [[1]] * 7
     assert box.dropped + len(data) == box.emitted
 
 
