@@ -35,6 +35,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     segment_bytes: int = 8 * MIB  # a segment is closed at the first batch beyond this
     session_bytes: int = 128 * MIB  # a session's recording stops here …
     session_reserve: int = MIB  # … of which this much is kept for run ends, errors and drop records
+    session_payloads: int = 65_536  # payload files of a session: below what a reader takes of one seal file
+    payload_memory: int = 32 * MIB  # bodies that are being put together, over all sessions
     drop_slack: int = 64 * KIB  # DROP frames may exceed the session's limit by this (R16)
     connections: int = 256
     sessions: int = 4096  # open at once, over all connections

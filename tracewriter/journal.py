@@ -24,19 +24,21 @@ from tracewriter.disk import Disk
 from tracewriter.errors import SessionUnavailable, errno_name
 from tracewriter.events import FORMAT
 from tracewriter.manifest import (
+    DIGESTS_MAX,
     DIGESTS_NAME,
     Manifest,
-    digest_lines,
-    parse_digests,
-    segment_digest,
+    note_digests,
+    parse_payload_digests,
+    undigested,
     write_manifest,
 )
+from tracewriter.payload import PAYLOADS, PayloadSeal, encode_seal
+from tracewriter.payload_store import PayloadStore
 from tracewriter.recovery import Producer as Producer
 from tracewriter.recovery import newest_end
 from tracewriter.scan import read_small
-from tracewriter.segment import Header, Mark, Outcome, Segment, sane_numbers, segment_name, segment_number
+from tracewriter.segment import Header, Mark, Outcome, Segment, sane_numbers, segment_name
 
-_SEALS_MAX: Final = 64 * 1024 * 1024
 _NUMBER_TRIES: Final = 64
 
 
@@ -73,6 +75,8 @@ class Journal:
         )
         self._segment_bytes = limits.segment_bytes
         self._durable = limits.durability == "batch"
+        self._payloads = PayloadStore(disk, dir_fd, limits.durability)
+        self._payload_seals: list[PayloadSeal] = []  # for the current segment's seal file, or the next one's
         self._owed: Callable[[], OSError | None] | None = None  # what could not be taken back after a failed fdatasync
 
     def __repr__(self) -> str:
@@ -106,13 +110,16 @@ class Journal:
     def _recover(self, producer: Producer) -> None:
         if not (0 <= producer.acked <= MAX_SEQ and 0 <= producer.last <= MAX_SEQ):
             raise SessionUnavailable("malformed", "sequence numbers that cannot be")
-        found = sane_numbers(self._disk.names(self._dir_fd))
+        names = self._disk.names(self._dir_fd)
+        found = sane_numbers(names)
         numbers = sorted({number for number, _ in found})
         self.segments = len(numbers)
         self._number = numbers[-1] if numbers else 0
         for number, kind in found:
             if kind == "jsonl":
                 self._older_bytes += self._size(segment_name(number))
+        if PAYLOADS in names:
+            self._payloads.recover()
         on_disk, life = newest_end(self._dir_fd, numbers, self.key.session, producer)
         # what this life gave out may never have got here: only records beyond what it knows of show that another went on
         if producer.last > 0 and life not in ("", producer.life) and on_disk > producer.acked:
@@ -130,16 +137,40 @@ class Journal:
 
         def job() -> OSError | None:
             try:
-                return _sync_undigested(self._disk, dir_fd)
+                _sync_undigested(self._disk, dir_fd)
+                return None
+            except OSError as exc:
+                return exc
             finally:
                 os.close(dir_fd)
 
         return job
 
     @property
-    def size_bytes(self) -> int:
+    def segments_bytes(self) -> int:
         """Size of all segments."""
         return self._older_bytes + (self.segment.size if self.segment else 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all segments and payload files."""
+        return self._older_bytes + (self.segment.size if self.segment else 0) + self._payloads.size_bytes
+
+    @property
+    def payloads(self) -> int:
+        """How many payload files there are."""
+        return self._payloads.files
+
+    def has_payload(self, payload: str) -> bool:
+        """Whether this body is stored already."""
+        return self._payloads.has(payload)
+
+    def store_payload(self, payload: str, data: bytes) -> OSError | None:
+        """Put a body in place, as it may be shown, before the record that names it is appended."""
+        stored = self._payloads.store(payload, data)
+        if stored.seal is not None:
+            self._payload_seals.append(stored.seal)
+        return stored.error
 
     def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
         """Append whole lines ending at seq `last`. After an error, `seq_after(k)` tells the seq of the k-th line."""
@@ -224,7 +255,7 @@ class Journal:
                 why=self._why,
                 lost=self._lost,
             )
-            segment = Segment(self._disk, self._dir_fd, header)
+            segment = Segment(self._disk, self._dir_fd, header, self._payloads.sync)
             outcome = segment.start(block, lines, last)
             if isinstance(outcome.error, FileExistsError):
                 self._number = number  # something was put there; it is left alone
@@ -240,7 +271,7 @@ class Journal:
         """End the current segment; the next append makes another, which says why."""
         self._why = why
         if segment.fd >= 0:
-            segment.seal()
+            self._seal(segment)
             self._retire(segment)
         if self.segment is segment:
             self._older_bytes += segment.size
@@ -300,7 +331,14 @@ class Journal:
     def seal(self) -> None:
         """Append the seals of what was written since the last call."""
         if self.segment is not None and (self.segment.fd >= 0 or self.segment.resume()) and not self.check():
-            self.segment.seal()
+            self._seal(self.segment)
+
+    def _seal(self, segment: Segment) -> None:
+        slots: list[bytes] = []
+        if segment.seals:
+            slots = [encode_seal(seal, segment.id) for seal in self._payload_seals]
+            self._payload_seals.clear()
+        segment.seal(slots)
 
     def manifest(self, workspace: str, started_at: datetime | None, last_at: datetime, *, closed: bool) -> Manifest:
         """The manifest as of now, with the workspace's path as it may be shown."""
@@ -310,7 +348,8 @@ class Journal:
             started_at=started_at,
             last_at=last_at,
             last=self.last,
-            segments_bytes=self.size_bytes,
+            segments_bytes=self.segments_bytes,
+            payloads_bytes=self._payloads.size_bytes,
             closed=closed,
         )
 
@@ -319,30 +358,8 @@ class Journal:
         return write_manifest(self._disk, self._dir_fd, manifest)
 
     def note_digests(self) -> OSError | None:
-        """Append the SHA-256 of every segment that has none yet to `digests` (off the loop, when the recording closes)."""
-        try:
-            found = [parsed for parsed in map(segment_number, self._disk.names(self._dir_fd)) if parsed]
-        except OSError as exc:
-            return exc
-        noted = read_small(DIGESTS_NAME, self._dir_fd, _SEALS_MAX) or b""
-        known = parse_digests(noted)
-        todo = sorted({number for number, kind in found if kind == "jsonl"} - set(known))
-        fresh = [(number, digest) for number in todo if (digest := segment_digest(self._dir_fd, number))]
-        if not fresh:
-            return None
-        try:
-            try:
-                fd = self._disk.create(DIGESTS_NAME, self._dir_fd)
-            except FileExistsError:
-                fd = self._disk.append(DIGESTS_NAME, self._dir_fd)
-            try:
-                torn = b"" if noted.endswith(b"\n") or not noted else b"\n"  # a line cut by a full disk stays one line
-                self._disk.write(fd, torn + digest_lines(known, fresh))
-            finally:
-                self._disk.close(fd)
-        except OSError as exc:
-            return exc
-        return None
+        """Append the SHA-256 of every segment and payload that has none yet to `digests` (off the loop, at close)."""
+        return note_digests(self._disk, self._dir_fd)
 
     def close(self) -> None:
         """Close every descriptor, the lock's last."""
@@ -373,22 +390,20 @@ def _open_dirs(disk: Disk, root_fd: int, key: Key, *, durable: bool) -> int:
     return dir_fd
 
 
-def _sync_undigested(disk: Disk, dir_fd: int) -> OSError | None:
-    try:
-        noted = parse_digests(read_small(DIGESTS_NAME, dir_fd, _SEALS_MAX))
-        found = [parsed for parsed in map(segment_number, disk.names(dir_fd)) if parsed]
-        for number in sorted({number for number, kind in found if kind == "jsonl"} - set(noted)):
-            try:
-                fd = disk.append(segment_name(number), dir_fd)
-            except OSError:
-                continue  # something planted: no records are counted from it either
-            try:
-                disk.sync(fd)
-            finally:
-                disk.close(fd)
-    except OSError as exc:
-        return exc
-    return None
+def _sync_undigested(disk: Disk, dir_fd: int) -> None:
+    noted = read_small(DIGESTS_NAME, dir_fd, DIGESTS_MAX)
+    names = disk.names(dir_fd)
+    if PAYLOADS in names:
+        PayloadStore(disk, dir_fd, "batch").sync_all_but(set(parse_payload_digests(noted)))
+    for number in undigested(names, noted):
+        try:
+            fd = disk.append(segment_name(number), dir_fd)
+        except OSError:
+            continue  # something planted: no records are counted from it either
+        try:
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
 
 
 def _close_all(disk: Disk, *fds: int) -> None:

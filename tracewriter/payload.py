@@ -69,12 +69,22 @@ def head_of(text: str) -> str:
     return ""
 
 
-def encode_payload_seal(payload: str, stored: bytes, segment_id: int) -> bytes:
-    """The seal slot of a payload file that holds `stored`, bound to the segment's id as every slot is."""
-    prefix, digest = int(payload[:16], 16), xxh3_64_intdigest(stored)
-    blank = _SLOT.pack(_MARK, len(stored), 0, 0, prefix, digest)
+def seal_of(payload: str, stored: bytes) -> PayloadSeal:
+    """What is to be sealed of a payload file that holds `stored`."""
+    return PayloadSeal(bytes.fromhex(payload[:16]), len(stored), xxh3_64_intdigest(stored))
+
+
+def encode_seal(seal: PayloadSeal, segment_id: int) -> bytes:
+    """The seal slot, bound to the segment's id as every slot is."""
+    prefix = int.from_bytes(seal.prefix, "big")
+    blank = _SLOT.pack(_MARK, seal.size, 0, 0, prefix, seal.digest)
     check = xxh3_64_intdigest(blank, seed=segment_id) & 0xFFFFFFFF
-    return _SLOT.pack(_MARK, len(stored), 0, check, prefix, digest)
+    return _SLOT.pack(_MARK, seal.size, 0, check, prefix, seal.digest)
+
+
+def encode_payload_seal(payload: str, stored: bytes, segment_id: int) -> bytes:
+    """The seal slot of a payload file that holds `stored`."""
+    return encode_seal(seal_of(payload, stored), segment_id)
 
 
 def decode_payload_seal(slot: bytes, segment_id: int) -> PayloadSeal | None:

@@ -2,7 +2,8 @@
 
 `take` classifies a frame by its numbers alone; `write` joins all that one receive brought, redacts it, appends it with one
 write(2) and answers with what is whole on disk. Nothing here waits, and a failing disk is a state with a time to try again,
-never an exception.
+never an exception. A body too long for a record comes before it (`take_payload`) and keeps that place: what came earlier is
+written first, then the body is stored, and only then what follows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tracewriter.errors import ProtocolError, SessionUnavailable, errno_name
 from tracewriter.journal import Journal
 from tracewriter.jsonl import Repairs
 from tracewriter.manifest import Manifest
+from tracewriter.payload_parts import BUSY_MS, Memory, Part, Parts, Whole, parse_part, redacted_whole
 from tracewriter.protocol import Frame, Kind, Nack, SessionStatus, encode
 from tracewriter.redact import CannotRedact, Redactor
 from tracewriter.scan import parse_record
@@ -66,6 +68,7 @@ class Recording:
         redactor: Redactor,
         limits: Limits,
         clock: Clock,
+        memory: Memory | None = None,
         limited: bool = False,
         let_go: Callable[[Journal], None] = Journal.close,
     ) -> None:
@@ -78,8 +81,11 @@ class Recording:
         self._taken: list[_Taken] = []
         self._taken_next = self.next
         self._taken_bytes = 0
+        self._parts = Parts(memory or Memory(limits.payload_memory, limits.half_frame_timeout_s))
+        self._wholes: list[tuple[int, Whole]] = []  # bodies to store, each with how many of `_taken` come before it
         self._gap_told = False
         self._ack_due = False
+        self._part_came = False
         self._nacks: list[bytes] = []
         self._busy = False
         self._limited = limited  # its producer has been told, on this connection or an earlier one
@@ -144,7 +150,7 @@ class Recording:
         if self.reason and self._clock.monotonic() < self._retry_at:
             self._busy = True
             return
-        if first > self._taken_next:
+        if first > self._taken_next or (first == self._parts.waits_at and frame.kind is Kind.EVENTS):
             if not self._gap_told:
                 self._gap_told = True
                 self._nacks.append(self._nack("gap", 0, 0))
@@ -166,9 +172,10 @@ class Recording:
         parsed = parse_record(body[:-1]) if body.endswith(b"\n") and count_lines(body) == 1 else None
         if parsed is None or (parsed[0].seq, parsed[1]) != (frame.first, end):
             self._refuse("malformed", end)
-        elif self._would_be(body) > self._limits.session_bytes + self._limits.drop_slack:
+        elif self._would_be(len(body)) > self._limits.session_bytes + self._limits.drop_slack:
             self._refuse("limit", end)
         else:
+            self._parts.forget()  # those of a record that is dropped
             self._accept(_Taken(Kind.DROP, frame.first, frame.count, 1, body))
 
     def _take_events(self, frame: Frame, end: int) -> None:
@@ -177,7 +184,7 @@ class Recording:
         if body[-1] != _LF or body[: len(head)] != head or _has_long_line(body):
             self._refuse("malformed", end)
             return
-        if self._over_limit(body):
+        if self._over_limit(len(body)):
             self._refuse("limit", end)
             return
         skip = self._taken_next - frame.first
@@ -191,18 +198,63 @@ class Recording:
         count = frame.count - skip
         self._accept(_Taken(Kind.EVENTS, self._taken_next, count, count, body))
 
-    def _over_limit(self, body: bytes | memoryview) -> bool:
-        """The first frame beyond the session's size less its reserve is refused; what the producer sends after that are the
-        ends and errors that the reserve is kept for."""
-        allowed = self._limits.session_bytes - (0 if self._limited else self._limits.session_reserve)
-        if self._would_be(body) <= allowed:
+    def take_payload(self, frame: Frame) -> None:
+        """Take a part of a body that a record to come names; remember to answer it. Raises ProtocolError for what cannot be."""
+        part = parse_part(frame)
+        if not 1 <= part.first < 2 * MAX_SEQ:
+            raise ProtocolError("a PAYLOAD frame whose sequence number cannot be")
+        if self.refused is not None:
+            return
+        if self.reason and self._clock.monotonic() < self._retry_at:
+            self._busy = True
+            return
+        self._part_came = True
+        if part.first != self._taken_next or not self._parts.goes_on(part):
+            return  # known, early (it comes again in its turn), or without what it would continue
+        if part.number == 1:
+            self._gap_told = False
+        if self._payload_over_limit(part):
+            self._parts.forget()
+            self._refuse("limit", part.first)
+            return
+        code = self._parts.add(part, self._clock.monotonic())
+        if code == _BUSY:
+            self._nacks.append(self._nack(_BUSY, 0, BUSY_MS))
+            self._gap_told = True  # what follows in flight is no news
+        elif code:
+            self._refuse(code, part.first)
+        elif part.last:
+            whole = self._parts.take_whole()
+            self._wholes.append((len(self._taken), whole))
+            self._taken_bytes += len(whole.body)
+
+    def _payload_over_limit(self, part: Part) -> bool:
+        limited, journal = self._limited, self.journal
+        full = journal is not None and journal.payloads >= self._limits.session_payloads
+        if not self._over_limit(self._parts.size + len(part.piece)) and not full:
+            return False
+        if journal is not None and journal.has_payload(part.payload):  # sent again: it takes nothing more
+            self._limited = limited
             return False
         self._limited = True
         return True
 
-    def _would_be(self, body: bytes | memoryview) -> int:
+    def forget_parts(self) -> None:
+        """Give back the memory of a body that will not be completed: the channel is closed."""
+        self._parts.forget()
+
+    def _over_limit(self, coming: int) -> bool:
+        """The first frame beyond the session's size less its reserve is refused; what the producer sends after that are the
+        ends and errors that the reserve is kept for."""
+        allowed = self._limits.session_bytes - (0 if self._limited else self._limits.session_reserve)
+        if self._would_be(coming) <= allowed:
+            return False
+        self._limited = True
+        return True
+
+    def _would_be(self, coming: int) -> int:
         size = self.journal.size_bytes if self.journal is not None else self._sized
-        return size + self._taken_bytes + len(body)
+        return size + self._taken_bytes + coming
 
     def _accept(self, taken: _Taken) -> None:
         self._taken.append(taken)
@@ -225,15 +277,18 @@ class Recording:
         self.active_at = self._clock.monotonic()
         taken, self._taken, self._taken_bytes = self._taken, [], 0
         problem: OSError | None = None
-        if taken:
+        if self._wholes:
+            problem = self._write_and_store(taken)
+            self._ack_due = True
+        elif taken:
             problem = self._write(taken)
             self._ack_due = True
         if self.refused is not None:
             return refused(self.channel, self.refused)
         answers: list[bytes] = []
-        if self._ack_due and self.next > 1:
+        if self._part_came or (self._ack_due and self.next > 1):
             answers.append(encode(Kind.ACK, channel=self.channel, first=self.next - 1))
-        self._ack_due = False
+        self._ack_due = self._part_came = False
         answers += self._nacks if problem is None else ()
         self._nacks.clear()
         if problem is not None or self._busy:
@@ -241,6 +296,48 @@ class Recording:
             answers.append(self._nack(self.reason if problem is not None else _BUSY, 0, wait_ms))
         self._busy = False
         return b"".join(answers)
+
+    def _write_and_store(self, taken: list[_Taken]) -> OSError | None:
+        """Both in the order in which they came. What comes after a failure comes again."""
+        wholes, self._wholes = self._wholes, []
+        problem: OSError | None = None
+        at = 0
+        try:
+            for before, whole in wholes:
+                problem = self._write(taken[at:before]) if before > at else None
+                at = before
+                if problem is not None or self.next != whole.first:  # or a line before it was refused
+                    return problem
+                problem = self._store(whole)
+                if problem is not None or self._parts.waits_at == whole.first:
+                    return problem
+        finally:
+            self._parts.give_back([whole for _, whole in wholes])
+        return self._write(taken[at:]) if at < len(taken) else None
+
+    def _store(self, whole: Whole) -> OSError | None:
+        problem = self._put(whole.payload, redacted_whole(whole, self._redactor))
+        if problem is None:
+            self.dirty = True
+            return None
+        self._parts.wait(whole.first, whole.payload)
+        if problem.errno == errno.EFBIG:  # a file size limit: this body never fits, so its record is refused for good
+            self._taken_next = self.next
+            self._nacks.clear()
+            self._refuse("EFBIG", whole.first)
+            return None
+        return problem
+
+    def _put(self, payload: str, data: bytes, *, again: bool = True) -> OSError | None:
+        journal = self._opened()
+        if isinstance(journal, OSError):
+            return journal
+        problem = journal.store_payload(payload, data)
+        if problem is None or problem.errno == errno.EFBIG:
+            return problem
+        if again and self._led_away(journal, problem):
+            return self._put(payload, data, again=False)
+        return self._hold(errno_name(problem), problem)
 
     def _write(self, taken: list[_Taken]) -> OSError | None:
         block = b"".join(item.body for item in taken)
@@ -286,13 +383,9 @@ class Recording:
         return good, b"".join(blocks)
 
     def _append(self, taken: list[_Taken], block: bytes, lines: int, *, again: bool = True) -> OSError | None:
-        journal = self.journal
-        if journal is None:
-            try:
-                journal = self.journal = self._went_on(self._reopen(self.next - 1))
-            except SessionUnavailable as exc:
-                self.refused = exc if exc.retry_ms < 0 else None
-                return self._hold(exc.code, OSError(exc.message))
+        journal = self._opened()
+        if isinstance(journal, OSError):
+            return journal
         if self.started_at is None:
             self.started_at = self._clock.now()
         end = taken[-1].end
@@ -306,13 +399,28 @@ class Recording:
             self.next = _seq_after(taken, outcome.lines) + 1
             self.dirty = True
             self._recovered()
-        elif again and outcome.error.errno in _NO_DIRECTORY and journal.misplaced():
-            self.journal = (
-                None  # where its name leads now there may be fewer records: the new segment says what is lost
-            )
-            self._let_go(journal)
+        elif again and self._led_away(journal, outcome.error):
             return self._append(taken, block, lines, again=False)
         return self._hold(errno_name(outcome.error), outcome.error)
+
+    def _opened(self) -> Journal | OSError:
+        """The journal, opened again if it was let go of; or why it cannot be, which holds the session."""
+        if self.journal is None:
+            try:
+                self.journal = self._went_on(self._reopen(self.next - 1))
+            except SessionUnavailable as exc:
+                self.refused = exc if exc.retry_ms < 0 else None
+                return self._hold(exc.code, OSError(exc.message))
+        return self.journal
+
+    def _led_away(self, journal: Journal, problem: OSError) -> bool:
+        """Whether it failed because the directory is gone from where it was. Then the journal is let go of: where its name leads
+        now there may be fewer records, and the new segment says what is lost."""
+        if problem.errno not in _NO_DIRECTORY or not journal.misplaced():
+            return False
+        self.journal = None
+        self._let_go(journal)
+        return True
 
     def _went_on(self, journal: Journal) -> Journal:
         """The journal of a session whose directory was let go of, unless somebody else recorded it meanwhile."""

@@ -8,7 +8,7 @@ bytes; the file is never rewritten, only cut back to the last whole line after a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct as Layout
 from typing import Final
 
@@ -148,8 +148,9 @@ class Outcome(Struct, frozen=True):
 class Segment:
     """A segment file open for appending, with its seal file."""
 
-    def __init__(self, disk: Disk, dir_fd: int, header: Header) -> None:
+    def __init__(self, disk: Disk, dir_fd: int, header: Header, sync_first: Callable[[], None] | None = None) -> None:
         self._disk, self._dir_fd = disk, dir_fd
+        self._sync_first = sync_first  # what the records rest on: no power cut may take that and leave them
         self.number = header.segment
         self.id = int(header.id, 16)
         self._header = msgspec.json.encode(header) + b"\n"
@@ -308,11 +309,17 @@ class Segment:
             return
         self._write_seals(encode_slot0(self.number, self.id))
 
-    def seal(self) -> None:
-        """Append entries for all that was written since the last seal. A failure loses seals, never data."""
+    @property
+    def seals(self) -> bool:
+        """Whether it can still be sealed."""
+        return not self._seals_lost
+
+    def seal(self, slots: Iterable[bytes] = ()) -> None:
+        """Append these slots, and entries for all that was written since the last seal. A failure loses seals, never data."""
         if self._seals_lost:
             self._entries.clear()
             return
+        self._entries += slots
         self._close_range()
         if not self._entries:
             return
@@ -398,6 +405,8 @@ class Segment:
             return None
         fds, own = [fd for fd in (self.fd, self._seal_fd) if fd >= 0], []
         try:
+            if self._sync_first is not None:
+                self._sync_first()
             if not fds:
                 own.append(self._disk.append(segment_name(self.number), self._dir_fd))
                 if not self._seals_lost:

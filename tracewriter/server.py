@@ -28,6 +28,7 @@ from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.housekeeping import Sweeper
 from tracewriter.journal import Journal, Key, Producer
 from tracewriter.opener import Opener
+from tracewriter.payload_parts import Memory
 from tracewriter.protocol import (
     OLDEST_VERSION,
     VERSION,
@@ -97,6 +98,7 @@ class Server:
         self._owners: dict[Key, Connection] = {}
         self._opens: deque[_Opening] = deque()  # those that wait for their turn
         self._opening: dict[Key, _Opening] = {}  # those whose files are being read in the background
+        self._memory = Memory(limits.payload_memory, limits.half_frame_timeout_s)
         self._started = clock.monotonic()
         self._idle_since = self._started
         self._upkeep = Upkeep(self._held, self.background, Place(root, root_fd), clock=clock, limits=limits, log=log)
@@ -210,6 +212,11 @@ class Server:
                 recording = connection.channels.get(frame.channel)
                 if recording is not None:  # a closed or refused channel: its frames in flight mean nothing
                     recording.take(frame)
+                    touched[frame.channel] = recording
+            case Kind.PAYLOAD:
+                recording = connection.channels.get(frame.channel)
+                if recording is not None:
+                    recording.take_payload(frame)
                     touched[frame.channel] = recording
             case Kind.HELLO:
                 self._hello(connection, decode_body(frame.body, Hello))
@@ -351,6 +358,7 @@ class Server:
             journal=journal,
             reopen=partial(self._opener.again, journal.key, opening.connection.producer),
             redactor=self._redactor(opening.request.secrets),
+            memory=self._memory,
             limited="limited" in opening.request.meta,
             limits=self._limits,
             clock=self._clock,
@@ -399,6 +407,8 @@ class Server:
         self._close(recording, done)
 
     def _close(self, recording: Recording, done: Callable[[], None]) -> None:
+        recording.forget_parts()
+
         def free() -> None:
             self._owners.pop(recording.key, None)
             done()

@@ -19,6 +19,7 @@ from msgspec import Struct
 from tracewriter import lock
 from tracewriter.errors import errno_name
 from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, decode_manifest
+from tracewriter.payload import ID, PART_SUFFIX, PAYLOADS
 from tracewriter.reader import quick_manifest
 from tracewriter.retention import Candidate, Trashed
 from tracewriter.scan import read_small
@@ -26,7 +27,6 @@ from tracewriter.segment import MAX_NUMBER, segment_number
 
 TRASH: Final = ".trash"
 PINNED: Final = "pinned"
-PAYLOADS: Final = "payloads"
 DOOMED: Final = "removing-"
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 WORKSPACE_NAME: Final = re.compile(r"[0-9a-f]{24}\Z")
@@ -148,7 +148,7 @@ def _payloads(name: str, dir_fd: int, found: _Contents) -> int:
                 except FileNotFoundError:
                     continue
                 total += info.st_blocks * 512
-                if not stat.S_ISREG(info.st_mode):
+                if not stat.S_ISREG(info.st_mode) or not ID.match(entry.name.removesuffix(PART_SUFFIX)):
                     found.odd = found.odd or f"it holds {PAYLOADS}/{entry.name[:80]!r}, which no writer made"
     finally:
         os.close(fd)

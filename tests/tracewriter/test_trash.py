@@ -251,7 +251,7 @@ def test_the_size_is_what_du_says(root: Path, traces: Traces) -> None:
     for number in range(5):
         directory = make(root, f"big{number}", 5 + number, size=200_000)
         (directory / "payloads").mkdir()
-        (directory / "payloads" / "ab").write_bytes(os.urandom(300_000))
+        (directory / "payloads" / ("ab" * 16)).write_bytes(os.urandom(300_000))
         with (directory / "000001.seal").open("wb") as sparse:
             sparse.truncate(50_000_000)  # a hole takes no space
     candidates, _ = traces.scan()
