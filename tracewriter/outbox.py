@@ -220,7 +220,7 @@ class Outbox:
             return
         entry.count += 1
         self._size = size = self._size + size
-        if not 0 < count < _LAST_OF_BATCH or size >= BATCH_BYTES:
+        if size >= BATCH_BYTES or not count or count == _LAST_OF_BATCH:
             self._turn()
 
     def _other_ids(self, run: str, op: str, parent: str) -> None:

@@ -55,7 +55,7 @@ class TraceStatus(Struct, frozen=True):
 
 
 class SessionFigures(Struct, frozen=True):
-    """What a process knows of a session it records. queued_bytes: encoded and not acknowledged yet.
+    """What a process knows of a session it records. queued_bytes: not acknowledged yet, about.
 
     emitted == recorded + dropped + what is queued; dropped_by: dropped, by reason.
     """
