@@ -19,13 +19,10 @@ from tracewriter.events import (
     KINDS,
     NAMES,
     Event,
-    ModelRequestFinished,
-    ModelRequestStarted,
     RunExecuteFinished,
-    ToolCallStarted,
     TraceDropObserved,
 )
-from tracewriter.sizing import TOO_LONG, is_flat, sizer
+from tracewriter.sizing import TOO_LONG, holds_json, is_flat, sizer
 
 FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
 _ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
@@ -35,7 +32,7 @@ _SPLIT_BYTES: Final = 2 * BATCH_BYTES  # a batch that was estimated at half of i
 _encoder: Final = msgspec.json.Encoder()
 
 # Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
-WITH_JSON: Final = frozenset({ToolCallStarted, ModelRequestStarted, ModelRequestFinished})
+WITH_JSON: Final = frozenset(filter(holds_json, KINDS.values()))
 # Drop records stand for numbers and are made by the outbox only: a caller's would be no record, or hide others.
 _SIZERS: Final = {cls: sizer(cls) for cls in KINDS.values() if cls is not TraceDropObserved}
 # A run's end is flat in no version, and it is added up: it never waits.
@@ -65,18 +62,19 @@ _HEAD_START: Final = len(b'{"event":')
 
 
 class Entry:
-    """What the records of a kind share as long as the ids stay the same; without a kind, nothing fits. Raises whatever odd
+    """What the records of a kind share as long as the ids stay the same; when it is not fast, nothing fits. Raises whatever odd
     ids do.
     """
 
-    __slots__ = ("count", "head", "length_of", "name", "rest")
+    __slots__ = ("count", "head", "kind", "length_of", "name", "rest")
 
-    def __init__(self, kind: type | None, session: str, run: str, op: str, parent: str) -> None:
-        self.name = FOREIGN if kind is None else NAMES.get(kind, FOREIGN)
+    def __init__(self, kind: type, session: str, run: str, op: str, parent: str, *, fast: bool) -> None:
+        self.kind = kind
+        self.name = NAMES.get(kind, FOREIGN)
         self.head = head_of(self.name, session, run, op, parent)
         if len(self.head) > KIB:
             raise ValueError("ids that are too long")
-        self.length_of: Callable[[Event], int] = _SIZERS[kind] if kind in _LATER else _never
+        self.length_of: Callable[[Event], int] = _SIZERS[kind] if fast and kind in _LATER else _never
         self.rest = len(self.head) + _ENVELOPE  # of the line, in bytes
         self.count = 0  # events recorded through it
 

@@ -91,6 +91,7 @@ class Outbox:
         "_drop_reason",
         "_fast",
         "_framed",
+        "_head",
         "_heads",
         "_held",
         "_held_over",
@@ -125,6 +126,7 @@ class Outbox:
         self._lines: list[Line] = []  # the open batch
         self._size = 0  # of it in bytes, about
         self._heads: dict[type, Entry] = {}  # of the kinds recorded under these ids
+        self._head: Entry | None = None  # the one used last
         self._run, self._op, self._parent = _NO_IDS
         self._all_heads = {_NO_IDS: self._heads}  # of the ids used last: calls of several tools alternate
         self._framed = 0  # the last seq before the open batch
@@ -199,7 +201,9 @@ class Outbox:
         try:
             if run != self._run or op != self._op or parent != self._parent:
                 self._other_ids(run, op, parent)
-            entry = self._heads.get(type(event)) or self._entry(type(event))
+            entry = self._head
+            if entry is None or entry.kind is not type(event):
+                entry = self._entry(type(event))
             if ts is None:
                 now = self._now  # called as `self._now()` it would be looked for as a method first
                 ts = now()
@@ -228,12 +232,13 @@ class Outbox:
             raise TypeError("an id that is no text")
         if len(self._all_heads) >= _IDS_KEPT:
             self._forget_heads()
+        self._head = None
         self._heads = self._all_heads.setdefault((run, op, parent), {})
         self._run, self._op, self._parent = run, op, parent
 
     def _forget_heads(self) -> None:
         self._count_kinds()
-        self._heads = {}
+        self._heads, self._head = {}, None
         self._all_heads = {(self._run, self._op, self._parent): self._heads}
 
     def _go(self, *, fast: bool) -> None:
@@ -242,9 +247,12 @@ class Outbox:
         self._forget_heads()
 
     def _entry(self, kind: type) -> Entry:
-        entry = Entry(kind if self._fast else None, self.session, self._run, self._op, self._parent)
-        if kind in NAMES:  # there is no end of foreign ones
-            self._heads[kind] = entry
+        entry = self._heads.get(kind)
+        if entry is None:
+            entry = Entry(kind, self.session, self._run, self._op, self._parent, fast=self._fast)
+            if kind in NAMES:  # there is no end of foreign ones
+                self._heads[kind] = entry
+        self._head = entry
         return entry
 
     def _turn(self) -> None:

@@ -7,16 +7,17 @@ methods): nested calls would cost as much as encoding the event.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import isfinite
 from typing import Any, Final, get_args, get_type_hints
 
-import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tracewriter.config import MAX_LINE
 from tracewriter.events import Event
 
 TOO_LONG: Final = MAX_LINE + 1
+_hints: Final = cache(get_type_hints)  # the annotations are text: evaluating them costs more than all the rest
 _NUMBER: Final = 8  # characters of a number or a constant, about
 # The fields that hold bodies: what is longer than a line is known before it is encoded (64 MiB would hold up the run).
 _BODIES: Final = frozenset({"text", "reasoning", "refusal", "output", "input", "diff"})
@@ -38,7 +39,18 @@ _NAMES: Final = {
 
 def is_flat(cls: type) -> bool:
     """Whether the kind holds nothing but text, numbers and constants: what nobody can change after it was handed over."""
-    return all(part in (str, int, bool, float, type(None), UnsetType) for part in _parts(cls))
+    return all(
+        part in (str, int, bool, float, type(None), UnsetType)
+        for hint in _hints(cls).values()
+        for part in (get_args(hint) or (hint,))
+    )
+
+
+def holds_json(hint: Any) -> bool:
+    """Whether values of the type may have JSON in them that the caller made."""
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return any(map(holds_json, _hints(hint).values()))
+    return hint is Raw or any(map(holds_json, get_args(hint)))
 
 
 def sizer(cls: type) -> Callable[[Event], int]:
@@ -47,7 +59,7 @@ def sizer(cls: type) -> Callable[[Event], int]:
     TypeError when a value is not of its field's type, TOO_LONG for a number that JSON cannot say (it would become null
     without a mark). Of a kind that is not flat only the bodies and the fractions are looked at.
     """
-    hints, flat = get_type_hints(cls), is_flat(cls)
+    hints, flat = _hints(cls), is_flat(cls)
     terms = [str(sum(len(name) + 4 + _NUMBER for name in hints))]
     for name, hint in hints.items():
         parts = get_args(hint) or (hint,)
@@ -62,7 +74,3 @@ def sizer(cls: type) -> Callable[[Event], int]:
         terms.append(term)
     made: Callable[[Event], int] = eval(f"lambda e: {' + '.join(terms)}", dict(_NAMES))  # noqa: S307 - of the field names of our own classes
     return made
-
-
-def _parts(cls: type) -> list[Any]:
-    return [part for field in msgspec.structs.fields(cls) for part in (get_args(field.type) or (field.type,))]

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec import Raw
 
 from tests.fakes import START, FakeClock
@@ -196,4 +195,4 @@ def test_foreign_kinds_leave_nothing_behind() -> None:
 
 def test_ids_that_are_too_long_have_no_entry() -> None:
     with pytest.raises(ValueError, match="too long"):
-        Entry(ToolOutputDelta, SESSION, "r" * 5000, "", "")
+        Entry(ToolOutputDelta, SESSION, "r" * 5000, "", "", fast=True)
