@@ -12,16 +12,29 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from tracewriter.events import (
+    ApprovalRequestDecided,
+    ApprovalRequestRequested,
+    Attachment,
     ConfigChangeApplied,
+    ConfigChangeFailed,
+    ConfigChangeRequested,
+    Context,
+    ContextCompactFailed,
+    ContextCompactFinished,
+    ContextCompactStarted,
     ContextTrimApplied,
     Event,
     Failure,
     FileChangeApplied,
+    FileCheckFailed,
+    InputPrepareFinished,
+    InputPrepareStarted,
     ModelRequestFailed,
     ModelRequestFinished,
     ModelRequestStarted,
     ModelRetryObserved,
     ModelStreamDelta,
+    PolicyPresetObserved,
     PromptQueueObserved,
     RunExecuteFinished,
     RunExecuteStarted,
@@ -29,6 +42,9 @@ from tracewriter.events import (
     SessionRecordFinished,
     SessionRecordStarted,
     SessionSaveFailed,
+    SessionSaveFinished,
+    SessionSaveStarted,
+    SkillSelectObserved,
     ToolCall,
     ToolCallFinished,
     ToolCallStarted,
@@ -38,6 +54,7 @@ from tracewriter.events import (
     TraceDropObserved,
     TraceLimitObserved,
     TraceRecoveredObserved,
+    WorkspaceChangeObserved,
 )
 
 NOT_CAPTURED: Final = "[not captured]"
@@ -58,20 +75,41 @@ def metadata_of(event: Event) -> Event | None:
             # How many, not which: a path or an error can tell as much as a file.
             return _replace(event, files=_as_many(event.files), errors=_as_many(event.errors))
         case ModelRequestStarted():
-            return _replace(event, context=_replace(event.context, messages=(), replaced=UNSET, system=UNSET))
+            # References go too: what they point at is not there. Counts and sizes stay.
+            told = event.context
+            return _replace(event, context=Context(told.keep, (), told.chars, told.count, told.since))
         case ModelRequestFinished():
             refusal = UNSET if event.refusal is UNSET else NOT_CAPTURED
             return _replace(event, text="", reasoning="", tool_calls=_calls(event.tool_calls), refusal=refusal)
         case ModelRequestFailed():
             return _replace(event, error=_failure(event.error), text="", reasoning="")
-        case ModelRetryObserved() | SessionSaveFailed():
+        case ModelRetryObserved() | SessionSaveFailed() | ContextCompactFailed() | ConfigChangeFailed():
             return _replace(event, error=_failure(event.error))
+        case FileCheckFailed():
+            return _replace(event, path=NOT_CAPTURED, error=_failure(event.error))
+        case WorkspaceChangeObserved():
+            return _replace(event, path=NOT_CAPTURED)
+        case InputPrepareFinished():
+            return _replace(event, attachments=tuple(map(_attachment, event.attachments)))
+        case SkillSelectObserved():
+            return _replace(event, name=NOT_CAPTURED, path=NOT_CAPTURED)
+        case ApprovalRequestRequested():
+            rule = UNSET if event.rule is UNSET else NOT_CAPTURED  # rules name paths and commands
+            return _replace(event, summary=NOT_CAPTURED, input=_NO_INPUT, rule=rule)
+        case ApprovalRequestDecided():
+            return _replace(event, reason=UNSET)
+        case ContextCompactFinished():
+            return _replace(event, summary=NOT_CAPTURED)
         case ToolCallStarted():
             return _replace(event, input=_NO_INPUT)
         case ToolCallFinished():
             chars = len(event.output) if event.chars is UNSET else event.chars
             return _replace(event, output="", chars=chars)
-        case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved() | ConfigChangeApplied():
+        case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved() | PolicyPresetObserved():
+            return event
+        case SessionSaveStarted() | SessionSaveFinished() | ConfigChangeRequested() | ConfigChangeApplied():
+            return event
+        case InputPrepareStarted() | ContextCompactStarted():
             return event
         case ContextTrimApplied() | TraceDropObserved() | TraceLimitObserved():
             return event
@@ -85,6 +123,10 @@ def _as_many(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 def _calls(calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     return tuple(ToolCall(call.id, call.name, _NO_INPUT) for call in calls)
+
+
+def _attachment(attachment: Attachment) -> Attachment:
+    return _replace(attachment, name=NOT_CAPTURED, sha256=None)
 
 
 def _failure(failure: Failure) -> Failure:

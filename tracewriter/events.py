@@ -18,116 +18,84 @@ from typing import Final, TypeAlias, get_args
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+# Otherwise every name that is passed on would get a statement of its own.
+# isort: off
+from tracewriter.event_kinds import (
+    ApprovalRequestDecided as ApprovalRequestDecided,
+    ApprovalRequestRequested as ApprovalRequestRequested,
+    ConfigChangeApplied as ConfigChangeApplied,
+    ConfigChangeFailed as ConfigChangeFailed,
+    ConfigChangeRequested as ConfigChangeRequested,
+    InputPrepareFinished as InputPrepareFinished,
+    InputPrepareStarted as InputPrepareStarted,
+    PolicyPresetObserved as PolicyPresetObserved,
+    PromptQueueObserved as PromptQueueObserved,
+    SessionLifecycleObserved as SessionLifecycleObserved,
+    SessionRecordFinished as SessionRecordFinished,
+    SessionRecordStarted as SessionRecordStarted,
+    SessionSaveFailed as SessionSaveFailed,
+    SessionSaveFinished as SessionSaveFinished,
+    SessionSaveStarted as SessionSaveStarted,
+    SkillSelectObserved as SkillSelectObserved,
+    TraceClockObserved as TraceClockObserved,
+    TraceDegradedObserved as TraceDegradedObserved,
+    TraceDropObserved as TraceDropObserved,
+    TraceLimitObserved as TraceLimitObserved,
+    TraceRecoveredObserved as TraceRecoveredObserved,
+)
+from tracewriter.event_parts import (
+    MAX_TOKENS as MAX_TOKENS,
+    Attachment as Attachment,
+    EventBase as EventBase,
+    Failure as Failure,
+    ToolCall as ToolCall,
+    Usage as Usage,
+)
+
+# isort: on
+
 FORMAT: Final = "agentd.trace/1"
-# Every JSON reader has whole numbers up to here exactly; no program of any size will ever use so many tokens.
-MAX_TOKENS: Final = 2**53
 
 
-class _Event(Struct, frozen=True, gc=False, omit_defaults=False):
-    """What all events share: immutable, never tracked by the garbage collector (recording 10^6 of them must not start it)."""
+class SameAs(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Stands in a context for a message that another record of the session holds: nothing is recorded twice.
 
+    same_as is the id of a run (the user's message made of its run.execute.started) or of an operation (the assistant's made
+    of its model.request.finished or failed, the tool's made of its tool.call.finished). With `at` it is the operation of an
+    earlier request, whose model.request.started holds the message that stood at that position. `opaque` belongs to the
+    message, and is not in that record.
+    """
 
-class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one or more model requests, 2**53 at most. Input and output are all-in; a part that is None was not said."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-    def __add__(self, other: Usage) -> Usage:
-        def both(a: int | None, b: int | None) -> int | None:
-            return None if a is None and b is None else min((a or 0) + (b or 0), MAX_TOKENS)
-
-        return Usage(
-            min(self.input_tokens + other.input_tokens, MAX_TOKENS),
-            min(self.output_tokens + other.output_tokens, MAX_TOKENS),
-            both(self.cache_read_tokens, other.cache_read_tokens),
-            both(self.cache_write_tokens, other.cache_write_tokens),
-            both(self.reasoning_tokens, other.reasoning_tokens),
-        )
-
-
-class ToolCall(Struct, frozen=True, gc=False):
-    """A complete tool call as the model made it. `input` is its JSON; what a cut stream left is never one of these."""
-
-    id: str
-    name: str
-    input: Raw
-
-
-class Failure(Struct, frozen=True, gc=False):
-    """A failure of the world, for people: what kind, one readable line, and what to do next."""
-
-    kind: str
-    message: str
-    hint: str = ""
-    status: int | None = None
+    same_as: str
+    at: int | UnsetType = UNSET
+    opaque: tuple[Raw, ...] | UnsetType = UNSET
 
 
 class Context(Struct, frozen=True, gc=False):
-    """What a model request carried, as the difference from the previous request of the same run.
+    """What a model request carried, as the difference from the request `since`, the previous one of the same run.
 
-    `keep` leading messages are as before; those at `replaced` positions changed (trimming); `messages` follow after them.
-    `chars` is the size of the whole request in characters. The system prompt and the tools are named when they change.
+    `keep` leading messages are as they were there; those at `replaced` positions changed (trimming); `messages` follow after
+    them: `count` in all. A message is a whole one (it has a `role`) or a `SameAs`. `chars` is the size of the whole request in
+    characters. The first request of a run has system prompt and tools (name, description, schema), or says with `system_as`
+    and `tools_as` which earlier request of the session had the same; later ones have those of `since`.
     """
 
     keep: int
     messages: tuple[Raw, ...]
     chars: int
+    count: int | UnsetType = UNSET
+    since: str | UnsetType = UNSET
     replaced: tuple[tuple[int, Raw], ...] | UnsetType = UNSET
     system: str | UnsetType = UNSET
-    tools: tuple[str, ...] | UnsetType = UNSET
-
-
-# --- session
-
-
-class SessionRecordStarted(_Event, frozen=True, gc=False):
-    """First record a producer's life makes in a session: who writes, where, and how much is captured."""
-
-    format: str
-    agentd: str
-    workspace: str
-    mode: str
-    capture: str
-
-
-class SessionRecordFinished(_Event, frozen=True, gc=False):
-    """Last record of a recording that was closed in order; `emitted` proves that nothing after it is missing."""
-
-    emitted: int
-    counts: dict[str, int]
-    usage: Usage | None
-    cost_usd: float | None
-
-
-class SessionLifecycleObserved(_Event, frozen=True, gc=False):
-    """The session was created, resumed, forked, archived or restored."""
-
-    change: str
-    origin: str | UnsetType = UNSET
-
-
-class SessionSaveFailed(_Event, frozen=True, gc=False):
-    """The conversation could not be saved; it goes on in memory. Said once, until a save works again."""
-
-    error: Failure
+    system_as: str | UnsetType = UNSET
+    tools: tuple[Raw, ...] | UnsetType = UNSET
+    tools_as: str | UnsetType = UNSET
 
 
 # --- prompts and runs
 
 
-class PromptQueueObserved(_Event, frozen=True, gc=False):
-    """A prompt was added to the session's queue, consumed by a run, or cleared."""
-
-    change: str
-    prompt: str
-    text: str | UnsetType = UNSET
-
-
-class RunExecuteStarted(_Event, frozen=True, gc=False):
+class RunExecuteStarted(EventBase, frozen=True, gc=False):
     """A run was accepted. The prompt is kept whole, so that the run can be replayed."""
 
     prompt: str
@@ -138,7 +106,7 @@ class RunExecuteStarted(_Event, frozen=True, gc=False):
     continues: str | UnsetType = UNSET
 
 
-class RunExecuteFinished(_Event, frozen=True, gc=False):
+class RunExecuteFinished(EventBase, frozen=True, gc=False):
     """Always the last record of a run, whatever ended it, with the usage (None: no request reported any) and the cost so far.
 
     outcome: completed, failed, cancelled, interrupted, limit, budget, loop, refused, check_failed.
@@ -157,7 +125,7 @@ class RunExecuteFinished(_Event, frozen=True, gc=False):
 # --- the model
 
 
-class ModelRequestStarted(_Event, frozen=True, gc=False):
+class ModelRequestStarted(EventBase, frozen=True, gc=False):
     """A request to a model is about to be sent. purpose: main, summary or title."""
 
     purpose: str
@@ -166,7 +134,7 @@ class ModelRequestStarted(_Event, frozen=True, gc=False):
     context: Context
 
 
-class ModelRequestFinished(_Event, frozen=True, gc=False):
+class ModelRequestFinished(EventBase, frozen=True, gc=False):
     """A model request ended well: what came, why it stopped (normalised and as the provider said it), and what it cost."""
 
     text: str
@@ -181,7 +149,7 @@ class ModelRequestFinished(_Event, frozen=True, gc=False):
     refusal: str | UnsetType = UNSET
 
 
-class ModelRequestFailed(_Event, frozen=True, gc=False):
+class ModelRequestFailed(EventBase, frozen=True, gc=False):
     """A model request failed, perhaps after showing part of an answer; a tool call that was cut is named, never run."""
 
     error: Failure
@@ -193,7 +161,7 @@ class ModelRequestFailed(_Event, frozen=True, gc=False):
     duration_ms: float
 
 
-class ModelRetryObserved(_Event, frozen=True, gc=False):
+class ModelRetryObserved(EventBase, frozen=True, gc=False):
     """A request is tried again before any output: which attempt comes next, after what wait, and why."""
 
     attempt: int
@@ -201,7 +169,7 @@ class ModelRetryObserved(_Event, frozen=True, gc=False):
     error: Failure
 
 
-class ModelStreamDelta(_Event, frozen=True, gc=False):
+class ModelStreamDelta(EventBase, frozen=True, gc=False):
     """A piece of text or reasoning as it arrived. Shown live; recorded in capture mode `stream` only.
 
     kind: text, reasoning or refusal. offset: code points of the same kind before this piece in this request.
@@ -215,7 +183,7 @@ class ModelStreamDelta(_Event, frozen=True, gc=False):
 # --- tools
 
 
-class ToolCallStarted(_Event, frozen=True, gc=False):
+class ToolCallStarted(EventBase, frozen=True, gc=False):
     """A tool call is about to run."""
 
     id: str
@@ -223,7 +191,7 @@ class ToolCallStarted(_Event, frozen=True, gc=False):
     input: Raw
 
 
-class ToolCallFinished(_Event, frozen=True, gc=False):
+class ToolCallFinished(EventBase, frozen=True, gc=False):
     """A tool call ended. `is_error` says that it changed nothing; `chars` is the output's full length when it was cut."""
 
     id: str
@@ -234,14 +202,32 @@ class ToolCallFinished(_Event, frozen=True, gc=False):
     chars: int | UnsetType = UNSET
 
 
-class ToolOutputDelta(_Event, frozen=True, gc=False):
+class ToolOutputDelta(EventBase, frozen=True, gc=False):
     """A piece of a tool's output as it arrived. Shown live; recorded in capture mode `stream` only."""
 
     offset: int
     text: str
 
 
-class FileChangeApplied(_Event, frozen=True, gc=False):
+class FileCheckFailed(EventBase, frozen=True, gc=False):
+    """A change was refused before it touched the file. check: unread, changed, binary or path (no such file, outside, …)."""
+
+    path: str
+    check: str
+    error: Failure
+
+
+class WorkspaceChangeObserved(EventBase, frozen=True, gc=False):
+    """Somebody else changed a file that the model had read. change: changed, created or deleted. noticed: edit (by a call that
+    wanted to change it) or watch.
+    """
+
+    path: str
+    change: str
+    noticed: str
+
+
+class FileChangeApplied(EventBase, frozen=True, gc=False):
     """A tool changed a file. before and after: SHA-256 of the contents in hex, null where there was or is no file."""
 
     path: str
@@ -250,7 +236,7 @@ class FileChangeApplied(_Event, frozen=True, gc=False):
     diff: str
 
 
-class ContextTrimApplied(_Event, frozen=True, gc=False):
+class ContextTrimApplied(EventBase, frozen=True, gc=False):
     """Messages were shortened so that the request stays under its budget. The conversation itself is unchanged."""
 
     before_chars: int
@@ -259,61 +245,43 @@ class ContextTrimApplied(_Event, frozen=True, gc=False):
     arguments_cut: int
 
 
-# --- configuration
+class ContextCompactStarted(EventBase, frozen=True, gc=False):
+    """The conversation is being replaced by a summary of it (an operation). trigger: auto or manual. Its request is a child."""
+
+    trigger: str
+    messages: int
+    chars: int
 
 
-class ConfigChangeApplied(_Event, frozen=True, gc=False):
-    """A setting of the session now holds."""
+class ContextCompactFinished(EventBase, frozen=True, gc=False):
+    """From now on `summary` stands for the messages that were there; `messages` are left."""
 
-    setting: str
-    value: str
-
-
-# --- the recording itself
-
-
-class TraceDropObserved(_Event, frozen=True, gc=False):
-    """Records first … last were not recorded. The record's own seq is `first`; it stands for the whole range."""
-
-    first: int
-    last: int
-    count: int
-    reason: str
-
-
-class TraceLimitObserved(_Event, frozen=True, gc=False):
-    """The session reached a bound of the recorder; the run goes on, unrecorded but for its ends."""
-
-    limit: str
-    bytes: int
-
-
-class TraceDegradedObserved(_Event, frozen=True, gc=False):
-    """Recording is held up: why, and since which seq."""
-
-    reason: str
-    since: int
-
-
-class TraceRecoveredObserved(_Event, frozen=True, gc=False):
-    """Recording goes on after `reason`; duration_ms is how long it was held up."""
-
-    reason: str
+    before_chars: int
+    after_chars: int
+    messages: int
+    summary: str
     duration_ms: float
 
 
-class TraceClockObserved(_Event, frozen=True, gc=False):
-    """The wall clock jumped against the monotonic one: time stamps after this record are jump_s later than they would be."""
+class ContextCompactFailed(EventBase, frozen=True, gc=False):
+    """The conversation stays as it is."""
 
-    jump_s: float
+    error: Failure
+    duration_ms: float
 
 
 Event: TypeAlias = (
     SessionRecordStarted
     | SessionRecordFinished
     | SessionLifecycleObserved
+    | SessionSaveStarted
+    | SessionSaveFinished
     | SessionSaveFailed
+    | PolicyPresetObserved
     | PromptQueueObserved
+    | InputPrepareStarted
+    | InputPrepareFinished
+    | SkillSelectObserved
     | RunExecuteStarted
     | RunExecuteFinished
     | ModelRequestStarted
@@ -324,9 +292,18 @@ Event: TypeAlias = (
     | ToolCallStarted
     | ToolCallFinished
     | ToolOutputDelta
+    | ApprovalRequestRequested
+    | ApprovalRequestDecided
+    | FileCheckFailed
+    | WorkspaceChangeObserved
     | FileChangeApplied
     | ContextTrimApplied
+    | ContextCompactStarted
+    | ContextCompactFinished
+    | ContextCompactFailed
+    | ConfigChangeRequested
     | ConfigChangeApplied
+    | ConfigChangeFailed
     | TraceDropObserved
     | TraceLimitObserved
     | TraceDegradedObserved
