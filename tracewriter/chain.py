@@ -28,10 +28,12 @@ _SPECIAL: Final = tuple(
 
 
 class Bulk(Struct, frozen=True):
-    """Records first … last of a sealed range: one line each, none of them special."""
+    """Records first … last of a sealed range: one line each, none of them special. Their lines stand in `data` from `start` on."""
 
     first: int
     last: int
+    data: bytes
+    start: int
 
 
 class Chain:
@@ -108,7 +110,7 @@ class Chain:
             parsed = parse_record(line)
             if parsed is None or parsed[0].seq != seq or self._session not in (None, parsed[0].session):
                 return None
-        return Bulk(self._end + 1, last)
+        return Bulk(self._end + 1, last, block.data, start)
 
     def _line(self, line: Line) -> Iterator[Item]:
         data, offset = line.data, line.offset

@@ -11,7 +11,9 @@ from msgspec import Struct
 from tracewriter.events import RawRecord
 
 # Kinds of notes that mean that bytes or records which were there are not there any more, as they were written (exit 5).
-DAMAGE_KINDS: Final = frozenset({"damaged", "lost", "gap", "duplicate", "missing", "digest", "foreign", "payload"})
+DAMAGE_KINDS: Final = frozenset(
+    {"damaged", "lost", "gap", "duplicate", "missing", "digest", "foreign", "payload_damaged", "payload_missing"}
+)
 
 
 class Found(Struct, frozen=True):
@@ -31,7 +33,8 @@ class Found(Struct, frozen=True):
 class Note(Struct, frozen=True):
     """One thing a reader must say, in its place. `message` is a line for people; offsets are bytes in the segment's file.
 
-    kind: one of DAMAGE_KINDS, or unsealed, unfinished, end_missing, dropped, active: those are no damage.
+    kind: one of DAMAGE_KINDS, or unsealed, unreferenced, unchecked, unfinished, end_missing, dropped, active: those are no damage.
+    payload: the id of the one it is about.
     """
 
     kind: str
@@ -41,6 +44,7 @@ class Note(Struct, frozen=True):
     length: int | None = None
     first: int | None = None
     last: int | None = None
+    payload: str | None = None
 
     @property
     def damage(self) -> bool:
@@ -52,8 +56,9 @@ class Verdict(Struct, frozen=True):
     """What `verify` says of a session. emitted is None when the recording did not end in order: then it is unknown after `last`.
 
     records counts lines that are records but no drops, verified those in ranges that are as they were sealed; dropped is how many
-    seqs the drop records stand for. head: SHA-256 over the chained segment digests, to be kept elsewhere by whoever wants
-    proof against a rewrite.
+    seqs the drop records stand for. payloads counts payload files, payloads_verified those that are as they were sealed; bytes is
+    that of segments, payload_bytes that of payload files. head: SHA-256 over the chained digests of segments and payloads, to
+    be kept elsewhere by whoever wants proof against a rewrite.
     """
 
     records: int
@@ -68,6 +73,9 @@ class Verdict(Struct, frozen=True):
     head: str | None
     active: bool
     verified: int = 0
+    payloads: int = 0
+    payload_bytes: int = 0
+    payloads_verified: int = 0
 
 
 class SessionEntry(Struct, frozen=True):

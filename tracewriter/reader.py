@@ -23,15 +23,8 @@ from tracewriter.events import (
     name_of_class,
 )
 from tracewriter.findings import Found, Note, SessionEntry, Verdict
-from tracewriter.manifest import (
-    DIGESTS_NAME,
-    MANIFEST_NAME,
-    Manifest,
-    chained_head,
-    decode_manifest,
-    parse_digests,
-    segment_digest,
-)
+from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, decode_manifest, parse_digests, segment_digest
+from tracewriter.payload_check import References, check_payloads, head_of_digests
 from tracewriter.scan import foreign_names, missing, open_plain, parse_header, parse_record, read_small, scan_segment
 from tracewriter.segment import sane_numbers, segment_name, segment_number
 
@@ -42,6 +35,7 @@ _FINISHED: Final = name_of_class(SessionRecordFinished)
 _DROP: Final = name_of_class(TraceDropObserved)
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SMALL: Final = 4 * 1024 * 1024
+_DIGESTS_MAX: Final = 64 * 1024 * 1024  # as the writer reads them
 
 
 def segment_numbers(dir_fd: int) -> list[int]:
@@ -147,9 +141,11 @@ class _Tally:
         self.records = self.dropped = self.verified = self.unsealed = self.first = self.last = 0
         self.emitted: int | None = None
         self.notes: list[Note] = []
+        self.references = References()
 
     def add(self, item: Item | Bulk) -> None:
         """Count one item."""
+        self.references.take(item)
         match item:
             case Note():
                 self.notes.append(item)
@@ -181,8 +177,10 @@ def _verify(dir_fd: int, session: str) -> Verdict:
     for item in _read(dir_fd, session, blocks=True):
         tally.add(item)
     notes = tally.notes
-    notes += _check_digests(dir_fd)
+    digests = read_small(DIGESTS_NAME, dir_fd, _DIGESTS_MAX)
+    notes += _check_digests(dir_fd, digests)
     active = any(note.kind == "active" for note in notes)
+    payloads = check_payloads(dir_fd, tally.references, digests, active=active)
     if tally.unsealed and not active:
         notes.append(Note("unsealed", f"{tally.unsealed} records are covered by no seal"))
     accounted = tally.records + tally.dropped
@@ -191,6 +189,7 @@ def _verify(dir_fd: int, session: str) -> Verdict:
             f"{tally.emitted} events were emitted, but {tally.records} recorded and {tally.dropped} dropped are on disk"
         )
         notes.append(Note("gap", text))
+    notes += payloads.notes
     numbers = segment_numbers(dir_fd)
     return Verdict(
         records=tally.records,
@@ -202,16 +201,19 @@ def _verify(dir_fd: int, session: str) -> Verdict:
         bytes=sum(_size(dir_fd, segment_name(number)) for number in numbers),
         notes=tuple(notes),
         damaged=any(note.damage for note in notes),
-        head=chained_head(parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL))),
+        head=head_of_digests(digests),
         active=active,
         verified=tally.verified,
+        payloads=payloads.files,
+        payload_bytes=payloads.bytes,
+        payloads_verified=payloads.verified,
     )
 
 
-def _check_digests(dir_fd: int) -> Iterator[Note]:
+def _check_digests(dir_fd: int, noted: bytes | None) -> Iterator[Note]:
     """Segments whose SHA-256 is not the one noted when the recording was closed, and those that are gone with all their traces."""
     there = {parsed[0] for parsed in map(segment_number, os.listdir(dir_fd)) if parsed}
-    for number, digest in parse_digests(read_small(DIGESTS_NAME, dir_fd, _SMALL)).items():
+    for number, digest in parse_digests(noted).items():
         now = segment_digest(dir_fd, number)
         if number not in there:
             yield Note("missing", f"segment {number} is missing: it was there when the recording was closed", number)

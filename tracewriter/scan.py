@@ -41,6 +41,7 @@ _LONGEST_LINE: Final = (
 )  # no writer of ours makes longer ones; beyond it a "line" is damage, read past in chunks
 MAX_SEALS: Final = 100_000 * SEAL_SLOT  # a segment of 8 MiB holds fewer records than that; what comes after is not read
 _MAX_RANGE: Final = 8 * MIB  # a longer one is some file's claim: it is hashed and taken apart in chunks
+PAYLOAD_OFFSET: Final = 0xFFFFFFFF  # of a slot that is about a payload file; no segment is that long
 DROP: Final = "trace.drop.observed"
 _SEGMENT_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
 _HEADER_ID: Final = re.compile(rb'\A(\{"segment":[0-9]{1,9},"id":")[0-9a-f]{16}')
@@ -137,7 +138,8 @@ def read_small(name: str, dir_fd: int, limit: int) -> bytes | None:
 
 
 class Seals(Struct, frozen=True):
-    """A seal file, decoded: its segment id, its good entries, and how many slots were no good."""
+    """A seal file, decoded: its segment id, the ranges that it covers, and how many slots were no good. Slots of payloads are
+    no ranges (`payload_files.payload_seals`)."""
 
     segment_id: int | None
     entries: list[SealEntry]
@@ -155,8 +157,8 @@ def decode_seals(data: bytes | None, number: int) -> Seals:
     good = [
         decode_entry(data[at : at + SEAL_SLOT], head[1]) for at in range(SEAL_SLOT, (slots + 1) * SEAL_SLOT, SEAL_SLOT)
     ]
-    entries = [entry for entry in good if entry is not None]
-    return Seals(head[1], entries, slots - len(entries))
+    entries = [entry for entry in good if entry is not None and entry.offset != PAYLOAD_OFFSET]
+    return Seals(head[1], entries, good.count(None))
 
 
 def parse_header(line: bytes) -> Header | None:

@@ -29,6 +29,8 @@ from tracewriter.events import (
     name_of_class,
 )
 from tracewriter.findings import Found, Note
+from tracewriter.payload import PayloadRef
+from tracewriter.payload_files import PayloadFiles
 from tracewriter.reader import quick_manifest, recorded_as
 from tracewriter.scan import Line, foreign_names, missing, open_plain, parse_header, parse_record
 from tracewriter.segment import Header, sane_numbers, segment_name
@@ -102,6 +104,7 @@ class Follower:
         self._session = directory.name  # of a copy or a moved directory: as its files say
         self._told_foreign: set[int] = set()  # numbers ahead that are no writer's
         self._pending: list[Note] = []
+        self._payloads: PayloadFiles | None = None
         self.cursor = since
         self.finished = False  # the last record shown ended the recording in order
         self.gone = False  # the directory was moved or removed: nothing will come any more
@@ -114,6 +117,8 @@ class Follower:
 
     def close(self) -> None:
         """Let the descriptors go."""
+        if self._payloads is not None:
+            self._payloads.close()
         for fd in (self._fd, self._dir_fd):
             if fd >= 0:
                 os.close(fd)
@@ -137,6 +142,14 @@ class Follower:
             yield from self._leave(higher[0])
         self._idle = self._idle + 1 if self.cursor == before else 0
         yield from self._watch()
+
+    def find_payload(self, ref: PayloadRef) -> bytes | Note:
+        """The body that a record which was given names, or what is wrong with it. Never raises for the files."""
+        if self._dir_fd < 0:
+            return Note("payload_missing", f"payload {ref.payload} is missing", payload=ref.payload)
+        if self._payloads is None:
+            self._payloads = PayloadFiles(self._dir_fd)
+        return self._payloads.find(ref)
 
     def end(self) -> Iterator[Item]:
         """Nothing more is awaited: what was still held back, and how the recording stands."""
