@@ -226,18 +226,20 @@ class Recording:
         elif part.last:
             whole = self._parts.take_whole()
             self._wholes.append((len(self._taken), whole))
-            self._taken_bytes += len(whole.body)
+            self._taken_bytes += 0 if self._is_stored(whole.payload) else len(whole.body)
 
     def _payload_over_limit(self, part: Part) -> bool:
-        limited, journal = self._limited, self.journal
-        full = journal is not None and journal.payloads >= self._limits.session_payloads
+        limited = self._limited
+        full = self.journal is not None and self.journal.payloads >= self._limits.session_payloads
         if not self._over_limit(self._parts.size + len(part.piece)) and not full:
             return False
-        if journal is not None and journal.has_payload(part.payload):  # sent again: it takes nothing more
-            self._limited = limited
-            return False
-        self._limited = True
-        return True
+        again = self._is_stored(part.payload)
+        self._limited = limited if again else True
+        return not again
+
+    def _is_stored(self, payload: str) -> bool:
+        """Whether it was sent before: then it takes nothing more."""
+        return self.journal is not None and self.journal.has_payload(payload)
 
     def forget_parts(self) -> None:
         """Give back the memory of a body that will not be completed: the channel is closed."""

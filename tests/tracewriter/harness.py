@@ -6,6 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from tests.fakes import FakeClock, FaultyDisk
@@ -15,7 +16,8 @@ from tracewriter.config import Limits
 from tracewriter.disk import Disk
 from tracewriter.findings import Found, Note, Verdict
 from tracewriter.journal import Journal, Key, Producer
-from tracewriter.protocol import Frame, FrameDecoder, Kind, Nack, Refused, decode_body
+from tracewriter.payload import REFERENCE, PayloadRef
+from tracewriter.protocol import FLAG_JSON, FLAG_LAST, Frame, FrameDecoder, Kind, Nack, Refused, decode_body
 from tracewriter.recorder import Recording
 from tracewriter.redact import Redactor
 
@@ -96,7 +98,8 @@ class Writer:
     def send(self, *frames: Frame) -> list[Answer]:
         """One receive: these frames are taken, then written and answered."""
         for frame in frames:
-            self.recording.take(frame)
+            take = self.recording.take_payload if frame.kind is Kind.PAYLOAD else self.recording.take
+            take(frame)
         return answers(self.recording.write())
 
     def close(self, *, closed: bool = True) -> None:
@@ -120,6 +123,37 @@ def events(first: int, body: bytes) -> Frame:
 def drop(first: int, last: int, body: bytes) -> Frame:
     """A DROP frame."""
     return Frame(Kind.DROP, 1, last - first + 1, first, body)
+
+
+def parts(first: int, payload: str, body: bytes, *, size: int = 400, json: bool = False) -> list[Frame]:
+    """The PAYLOAD frames of a body, cut into pieces of `size`."""
+    pieces = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
+    kind = FLAG_JSON if json else 0
+    return [
+        Frame(
+            Kind.PAYLOAD, 1, number, first, payload.encode() + piece, kind | (FLAG_LAST if number == len(pieces) else 0)
+        )
+        for number, piece in enumerate(pieces, 1)
+    ]
+
+
+def naming(seq: int, *payloads: str) -> bytes:
+    """A record with these payloads in the place of texts."""
+    refs = [PayloadRef(payload, 50_000, 50_000, "head") for payload in payloads]
+    data = msgspec.json.encode({"id": "call", "name": "t", "output": refs})
+    head = b'{"seq":%d,"ts":"2026-01-01T00:00:00Z","event":"tool.call.finished","session":"%s","data":'
+    return head % (seq, SESSION.encode()) + data + b"}\n"
+
+
+def broken_references(directory: Path) -> list[str]:
+    """Payloads that a stored record names and that are not there."""
+    named = {
+        found[1].decode()
+        for path in directory.glob("*.jsonl")
+        for line in path.read_bytes().split(b"\n")[:-1]
+        for found in REFERENCE.finditer(line)
+    }
+    return sorted(payload for payload in named if not (directory / "payloads" / payload).is_file())
 
 
 def read_all(directory: Path) -> tuple[list[Found], list[Note]]:
