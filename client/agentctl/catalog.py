@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RUN: Final = Option(("--run",), "only this run of the session", "RUN")
+_FULL: Final = Option(("--full",), "whole texts, also those that are in payload files (default: their beginnings)")
 _IDS: Final = (
     'An id may be shortened as far as it stays unambiguous; "last" is the newest. The directory of a trace works too: '
     "./NAME, or NAME where no id begins so."
@@ -45,10 +46,12 @@ COMMANDS: Final = (
     ),
     Command("demo", "Watch a scripted model fix a bug with real tools: no key, no network. Needs nothing set up."),
     Command("trace ls", "List the recorded sessions, newest first.", options=(JSON,)),
-    Command("trace show", "Show a session's records in order, and what is missing.", "ID", (_RUN, JSON), 1, 1, _IDS),
+    Command(
+        "trace show", "Show a session's records in order, and what is missing.", "ID", (_RUN, _FULL, JSON), 1, 1, _IDS
+    ),
     Command(
         "trace verify",
-        "Check a session's records against their seals and digests. Exits 5 when damage was found.",
+        "Check a session's records and payloads against their seals and digests. Exits 5 when damage was found.",
         "ID",
         (Option(("--all",), "every session"), JSON),
         0,
@@ -65,6 +68,7 @@ COMMANDS: Final = (
             Option(("--forever",), "with -f: go on after that too (a session may be taken up again)"),
             Option(("-n", "--lines"), "begin with so many records (default: 10)", "N"),
             Option(("--since",), "begin after this record (0: with the first), or at segment:offset", "CURSOR"),
+            _FULL,
             JSON,
         ),
         0,

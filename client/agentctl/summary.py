@@ -10,21 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentctl.format import first_line
 from agentctl.trace_events import plain, typed
 from agentctl.wire import main_argument
 from tracewriter.events import (
+    ApprovalRequestDecided,
+    ApprovalRequestRequested,
     ConfigChangeApplied,
+    ConfigChangeFailed,
+    ConfigChangeRequested,
+    ContextCompactFailed,
+    ContextCompactFinished,
+    ContextCompactStarted,
     ContextTrimApplied,
     Event,
     FileChangeApplied,
+    FileCheckFailed,
+    InputPrepareFinished,
+    InputPrepareStarted,
     ModelRequestFailed,
     ModelRequestFinished,
     ModelRequestStarted,
     ModelRetryObserved,
     ModelStreamDelta,
+    PolicyPresetObserved,
     PromptQueueObserved,
     RawRecord,
     RunExecuteFinished,
@@ -33,6 +44,9 @@ from tracewriter.events import (
     SessionRecordFinished,
     SessionRecordStarted,
     SessionSaveFailed,
+    SessionSaveFinished,
+    SessionSaveStarted,
+    SkillSelectObserved,
     ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
@@ -43,12 +57,19 @@ from tracewriter.events import (
     TraceRecoveredObserved,
     UnknownEvent,
     Usage,
+    WorkspaceChangeObserved,
+    name_of_class,
 )
 from tracewriter.findings import Found, Note
 
 # The record has the whole of them.
+MAX_PROMPT_CHARS = 100_000
 MAX_ARGUMENT_CHARS = 500
 MAX_ERRORS = 200
+MAX_ERROR_CHARS = 2_000
+
+_TOOL_FINISHED = name_of_class(ToolCallFinished)
+_TOLD = frozenset(map(name_of_class, (RunExecuteStarted, RunExecuteFinished, ToolCallStarted, ModelRequestFailed)))
 
 END_MISSING = "end missing"
 RUNNING = "running"
@@ -96,6 +117,13 @@ class Summary(Struct, frozen=True):
     damaged: bool
 
 
+def needs_bodies(record: RawRecord) -> bool:
+    """Whether a summary tells something that may be in the record's payloads, beyond their heads."""
+    if record.event == _TOOL_FINISHED:
+        return b'"is_error":true' in bytes(record.data)
+    return record.event in _TOLD
+
+
 def summarise(items: Iterable[Found | Note]) -> Summary:
     """The summary of a session's findings, read once and in order."""
     runs: dict[str, _Run] = {}
@@ -120,6 +148,10 @@ def summarise(items: Iterable[Found | Note]) -> Summary:
         run.summary(RUNNING if active and name not in gone else END_MISSING) for name, run in runs.items()
     )
     return Summary(workspace, summaries, tuple(notes), any(note.damage for note in notes))
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…[cut: {len(text):,} characters]"
 
 
 class _Call:
@@ -154,7 +186,7 @@ class _Run:
         call = record.op or ""
         match event:
             case RunExecuteStarted():
-                self._start = event
+                self._start = structs.replace(event, text=_cut(event.text, MAX_PROMPT_CHARS))
             case RunExecuteFinished():
                 self._finish(event)
             case ModelRequestStarted():
@@ -170,11 +202,21 @@ class _Run:
                 self._call_finished(call or event.id, event)
             case FileChangeApplied(path=path):
                 self._files[path] = None
-            case PromptQueueObserved() | ModelRetryObserved() | ContextTrimApplied() | ConfigChangeApplied():
+            case PromptQueueObserved() | ModelRetryObserved() | ContextTrimApplied():
                 pass  # on the way, not what came of it
+            case InputPrepareStarted() | InputPrepareFinished() | SkillSelectObserved() | PolicyPresetObserved():
+                pass
+            case ContextCompactStarted() | ContextCompactFinished() | ContextCompactFailed():
+                pass
+            case ApprovalRequestRequested() | ApprovalRequestDecided() | FileCheckFailed() | WorkspaceChangeObserved():
+                pass  # the call's result says what came of it
+            case ConfigChangeRequested() | ConfigChangeApplied() | ConfigChangeFailed():
+                pass
             case ModelStreamDelta() | ToolOutputDelta():
                 pass  # the finished request and call have it all
-            case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved() | SessionSaveFailed():
+            case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved():
+                pass
+            case SessionSaveStarted() | SessionSaveFinished() | SessionSaveFailed():
                 pass
             case (
                 TraceDropObserved()
@@ -212,10 +254,10 @@ class _Run:
 
     def _error(self, text: str) -> None:
         if len(self._errors) < MAX_ERRORS:
-            self._errors[text] = None
+            self._errors[_cut(text, MAX_ERROR_CHARS)] = None
 
     def _finish(self, event: RunExecuteFinished) -> None:
-        self._end = event
+        self._end = structs.replace(event, tools=(), files=(), errors=())
         for path in event.files:
             self._files[path] = None
         for error in event.errors:

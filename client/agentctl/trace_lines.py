@@ -11,18 +11,30 @@ from msgspec import UNSET
 
 from agentctl import format as fmt
 from agentctl.safe_text import safe_line
+from agentctl.trace_bodies import bodies
 from agentctl.trace_events import plain, typed
 from agentctl.wire import main_argument
 from tracewriter.events import (
+    ApprovalRequestDecided,
+    ApprovalRequestRequested,
     ConfigChangeApplied,
+    ConfigChangeFailed,
+    ConfigChangeRequested,
+    ContextCompactFailed,
+    ContextCompactFinished,
+    ContextCompactStarted,
     ContextTrimApplied,
     Event,
     FileChangeApplied,
+    FileCheckFailed,
+    InputPrepareFinished,
+    InputPrepareStarted,
     ModelRequestFailed,
     ModelRequestFinished,
     ModelRequestStarted,
     ModelRetryObserved,
     ModelStreamDelta,
+    PolicyPresetObserved,
     PromptQueueObserved,
     RunExecuteFinished,
     RunExecuteStarted,
@@ -30,6 +42,9 @@ from tracewriter.events import (
     SessionRecordFinished,
     SessionRecordStarted,
     SessionSaveFailed,
+    SessionSaveFinished,
+    SessionSaveStarted,
+    SkillSelectObserved,
     ToolCallFinished,
     ToolCallStarted,
     ToolOutputDelta,
@@ -40,26 +55,32 @@ from tracewriter.events import (
     TraceRecoveredObserved,
     UnknownEvent,
     Usage,
+    WorkspaceChangeObserved,
 )
+from tracewriter.expand import shown_chars
 
 if TYPE_CHECKING:
     from tracewriter.findings import Found, Note
 
 # A record's words fit a wide terminal; --json has the whole.
 _LINE_CHARS: Final = 160
+_HEAD_CHARS: Final = 60
 _MAX_DIFF_LINES: Final = 60
 _INDENT: Final = " " * 9
 
 
-def record_lines(found: Found) -> list[str]:
-    """One line for a record (seq, local time, event, key facts), and the lines of the diff under a changed file."""
+def record_lines(found: Found, *, full: bool = False) -> list[str]:
+    """One line for a record (seq, local time, event, key facts), and the lines of the diff under a changed file.
+
+    full: all its texts under it instead, to their ends.
+    """
     record = found.record
     event = typed(record)
     at = fmt.local(record.ts).strftime("%H:%M:%S.%f")[:-3]
     doubt = f"  [{found.state}]" if found.state in ("unverified", "unfinished") else ""
     said = fmt.first_line(safe_line(facts(event)), _LINE_CHARS)
     head = f"{record.seq:>6}  {at}  {safe_line(record.event):<26}  {said}{doubt}"
-    return [head.rstrip(), *_body(event)]
+    return [head.rstrip(), *(_whole(event) if full else _body(event))]
 
 
 def note_line(note: Note) -> str:
@@ -74,10 +95,23 @@ def facts(event: Event | UnknownEvent) -> str:
     match event:
         case SessionRecordStarted() | SessionRecordFinished() | SessionLifecycleObserved():
             return _session_facts(event)
-        case ConfigChangeApplied():
-            return f"{event.setting} = {event.value}"
-        case SessionSaveFailed():
-            return event.error.message
+        case ConfigChangeRequested() | ConfigChangeApplied() | ConfigChangeFailed():
+            refused = f": {event.error.message}" if isinstance(event, ConfigChangeFailed) else ""
+            return f"{event.setting} = {event.value}{refused}"
+        case SessionSaveStarted() | SessionSaveFinished() | SessionSaveFailed():
+            return _save_facts(event)
+        case PolicyPresetObserved() | InputPrepareStarted() | InputPrepareFinished() | SkillSelectObserved():
+            return _input_facts(event)
+        case ApprovalRequestRequested():
+            return f"{event.tool} ({event.category}): {_quoted(event.summary)}"
+        case ApprovalRequestDecided():
+            return f"{event.outcome} by {event.by}, {event.scope}, after {fmt.duration(event.duration_ms)}"
+        case ContextCompactStarted() | ContextCompactFinished() | ContextCompactFailed():
+            return _compact_facts(event)
+        case FileCheckFailed():
+            return f"{event.check}: {event.error.message}"
+        case WorkspaceChangeObserved():
+            return f"{event.path} was {event.change} by somebody else (noticed by {event.noticed})"
         case PromptQueueObserved() | RunExecuteStarted() | RunExecuteFinished():
             return _run_facts(event)
         case (
@@ -110,6 +144,45 @@ def _session_facts(event: SessionRecordStarted | SessionRecordFinished | Session
             return f"{fmt.count(event.emitted, 'event')} in all, {_used(event.usage)}, {fmt.cost(event.cost_usd)}"
         case SessionLifecycleObserved():
             return event.change if event.origin is UNSET else f"{event.change} from {event.origin}"
+
+
+def _save_facts(event: SessionSaveStarted | SessionSaveFinished | SessionSaveFailed) -> str:
+    match event:
+        case SessionSaveStarted():
+            return f"from message {event.first} on, for prompt {event.prompt}"
+        case SessionSaveFinished():
+            return f"{fmt.count(event.messages, 'message')} in {fmt.duration(event.duration_ms)}"
+        case SessionSaveFailed():
+            return event.error.message
+
+
+def _input_facts(
+    event: PolicyPresetObserved | InputPrepareStarted | InputPrepareFinished | SkillSelectObserved,
+) -> str:
+    match event:
+        case PolicyPresetObserved():
+            writes = f"{', '.join(event.writes)} may write ({event.scope})" if event.writes else "nothing may write"
+            budget = "" if event.budget_usd is None else f", {fmt.cost(event.budget_usd)} at most"
+            tools = fmt.count(len(event.tools), "tool")
+            return f"{event.preset}: {tools}, {writes}, {event.iterations} turns at most{budget}"
+        case InputPrepareStarted():
+            return event.prompt
+        case InputPrepareFinished():
+            added = "".join(f", {one.kind} {one.name}" for one in event.attachments)
+            history = f"{fmt.count(event.history_messages, 'earlier message')} ({event.history_chars:,} characters)"
+            return f"{event.prompt_chars:,} characters after {history}{added}"
+        case SkillSelectObserved():
+            return f"{event.name} by {event.by}, {event.chars:,} characters"
+
+
+def _compact_facts(event: ContextCompactStarted | ContextCompactFinished | ContextCompactFailed) -> str:
+    match event:
+        case ContextCompactStarted():
+            return f"{event.trigger}: {fmt.count(event.messages, 'message')}, {event.chars:,} characters"
+        case ContextCompactFinished():
+            return f"{event.before_chars:,} → {event.after_chars:,} characters: {_quoted(event.summary)}"
+        case ContextCompactFailed():
+            return f"{event.error.message} after {fmt.duration(event.duration_ms)}"
 
 
 def _run_facts(event: PromptQueueObserved | RunExecuteStarted | RunExecuteFinished) -> str:
@@ -158,12 +231,12 @@ def _tool_facts(
 ) -> str:
     match event:
         case ToolCallStarted():
-            return f"{event.name} {fmt.first_line(main_argument(plain(event.input)))}"
+            return f"{event.name} {_cut(main_argument(plain(event.input)), 200)}"
         case ToolCallFinished():
-            chars = len(event.output) if event.chars is UNSET else event.chars
+            chars = (shown_chars(event.output) or len(event.output)) if event.chars is UNSET else event.chars
             took = fmt.duration(event.duration_ms)
             if event.is_error:
-                return f"{event.name} failed in {took}: {fmt.first_line(event.output)}"
+                return f"{event.name} failed in {took}: {_cut(event.output, 200)}"
             return f"{event.name} ok in {took}, {fmt.count(chars, 'character')}"
         case ToolOutputDelta():
             return f"at {event.offset}: {_quoted(event.text)}"
@@ -195,9 +268,22 @@ def _trace_facts(
 def _body(event: Event | UnknownEvent) -> list[str]:
     if not isinstance(event, FileChangeApplied) or not event.diff:
         return []
-    lines = event.diff.removesuffix("\n").split("\n")
+    lines = _split(event.diff)
     more = [f"{_INDENT}… {len(lines) - _MAX_DIFF_LINES} more lines"] if len(lines) > _MAX_DIFF_LINES else []
     return [_INDENT + line for line in lines[:_MAX_DIFF_LINES]] + more
+
+
+def _whole(event: Event | UnknownEvent) -> list[str]:
+    """What it is on a line of its own, then the text's lines, further in than any record."""
+    lines: list[str] = []
+    for name, text in bodies(event):
+        lines.append(f"{_INDENT}{safe_line(name)}:")
+        lines += [f"{_INDENT}  {line}" for line in _split(text)]
+    return lines
+
+
+def _split(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
 
 
 def _used(usage: Usage | None) -> str:
@@ -207,4 +293,13 @@ def _used(usage: Usage | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f"“{fmt.first_line(text, 100)}”"
+    chars = shown_chars(text)
+    return f"“{_cut(text, 100)}”" if chars is None else _cut(text, 100)
+
+
+def _cut(text: str, limit: int) -> str:
+    """The first line; of a body that is in a payload file less of it, so that how long that is can be seen."""
+    chars = shown_chars(text)
+    if chars is None:
+        return fmt.first_line(text, limit)
+    return f"“{fmt.first_line(text.rpartition('…[')[0], min(limit, _HEAD_CHARS))}” [payload: {chars:,} characters]"

@@ -10,7 +10,9 @@ from agentctl import format as fmt
 from agentctl.errors import DAMAGED, DONE
 from agentctl.ids import choose_run
 from agentctl.trace_lines import note_line, record_lines
+from tracewriter.bodies import with_bodies, with_whole_lines
 from tracewriter.findings import Note
+from tracewriter.payload_files import SessionPayloads
 from tracewriter.reader import read
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from agentctl.arguments import Parsed
     from agentctl.output import Output
     from agentctl.world import World
+    from tracewriter.bodies import Find
+    from tracewriter.events import RawRecord
     from tracewriter.findings import Found
 
 
@@ -27,7 +31,23 @@ def run(path: Path, parsed: Parsed, world: World) -> int:
     """Exit 5 when damage was found, else 0. Raises UsageProblem for a run that is not in the session."""
     typed = parsed.value("run")
     run = choose_run(typed, _runs(path)) if typed is not None else ""
-    return show(read(path), world.out, run=run, as_json=parsed.has("json"))
+    full, as_json = parsed.has("full"), parsed.has("json")
+    with SessionPayloads(path) as payloads:
+        items = filled(read(path), payloads.find, run=run, as_json=as_json, full=full)
+        return show(items, world.out, run=run, as_json=as_json, full=full)
+
+
+def filled(
+    items: Iterable[Found | Note], find: Find, *, run: str = "", as_json: bool, full: bool
+) -> Iterable[Found | Note]:
+    """The findings with the bodies that a view needs: all of the run's when they are to be shown whole."""
+
+    def wanted(record: RawRecord) -> bool:
+        return full and (not run or record.run == run)
+
+    if as_json:
+        return with_whole_lines(items, find, wanted) if full else items
+    return with_bodies(items, find, wanted)
 
 
 def _runs(path: Path) -> list[str]:
@@ -35,10 +55,12 @@ def _runs(path: Path) -> list[str]:
     return list(dict.fromkeys(run for run in runs if run))
 
 
-def show(items: Iterable[Found | Note], out: Output, *, run: str = "", as_json: bool = False) -> int:
+def show(
+    items: Iterable[Found | Note], out: Output, *, run: str = "", as_json: bool = False, full: bool = False
+) -> int:
     """Show what was found, as it is found; of one run only when it is named. Ends early, and quietly, when nobody reads on."""
     tally = _Tally()
-    view = _Json(out) if as_json else _People(out)
+    view = _Json(out) if as_json else _People(out, full=full)
     for item in items:
         tally.take(item)
         if isinstance(item, Note) or not run or item.record.run == run:
@@ -56,8 +78,9 @@ def show(items: Iterable[Found | Note], out: Output, *, run: str = "", as_json: 
 class _People:
     """Shows findings as lines, with the date above the first record of each day."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, *, full: bool) -> None:
         self._out = out
+        self._full = full
         self._day = ""
         self._held: Note | None = None
 
@@ -75,7 +98,7 @@ class _People:
         if day != self._day:
             self._day = day
             self._out.line(day, "bold")
-        for line in record_lines(item):
+        for line in record_lines(item, full=self._full):
             self._out.lines(line)
 
     def _note(self, note: Note) -> None:
@@ -83,7 +106,7 @@ class _People:
 
 
 class _Json:
-    """Shows findings as they are stored, one per line."""
+    """Shows the lines of findings, as they are stored unless bodies were put back."""
 
     def __init__(self, out: Output) -> None:
         self._out = out

@@ -12,8 +12,10 @@ from agentctl.commands.trace_show import note_json
 from agentctl.errors import DAMAGED, DONE
 from agentctl.ids import choose_run
 from agentctl.safe_text import safe_line
-from agentctl.summary import RunSummary, Summary, summarise
+from agentctl.summary import RunSummary, Summary, needs_bodies, summarise
 from agentctl.trace_lines import note_line
+from tracewriter.bodies import with_bodies
+from tracewriter.payload_files import SessionPayloads
 from tracewriter.reader import read
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ _MAX_PROMPT_LINES = 6
 
 def run(path: Path, parsed: Parsed, world: World) -> int:
     """Exit 5 when damage was found, else 0. Raises UsageProblem for a run that is not in the session."""
-    summary = summarise(read(path))
+    with SessionPayloads(path) as payloads:
+        summary = summarise(with_bodies(read(path), payloads.find, needs_bodies))
     wanted = parsed.value("run")
     if wanted is not None:
         chosen = choose_run(wanted, [run.run for run in summary.runs])

@@ -6,7 +6,7 @@ import select
 from typing import TYPE_CHECKING, Final
 
 from agentctl import format as fmt
-from agentctl.commands.trace_show import note_json
+from agentctl.commands.trace_show import filled, note_json
 from agentctl.errors import DAMAGED, DONE, INTERRUPTED, UsageProblem
 from agentctl.interrupts import Interrupts
 from agentctl.trace_lines import note_line, record_lines
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentctl.arguments import Parsed
     from agentctl.output import Output
     from agentctl.world import World
+    from tracewriter.bodies import Find
     from tracewriter.findings import Found
 
 LINES: Final = 10
@@ -30,8 +31,8 @@ _IDLE_MS: Final = 200
 
 def run(path: Path, parsed: Parsed, world: World) -> int:
     """Exit 0 at the end (with -f: of a recording that was closed in order), 5 when damage was seen, 130 after Ctrl-C."""
-    view = _View(world.out, as_json=parsed.has("json"))
     with Follower(path, _since(path, parsed)) as follower:
+        view = _View(world.out, follower.find_payload, as_json=parsed.has("json"), full=parsed.has("full"))
         if not parsed.has("follow"):
             view.show_all(follower.poll())
             view.show_all(follower.end())
@@ -75,15 +76,15 @@ def _follow(follower: Follower, view: _View, interrupts: Interrupts, world: Worl
 class _View:
     """Shows findings as they come, with the date above the first record of each day."""
 
-    def __init__(self, out: Output, *, as_json: bool) -> None:
-        self._out, self._as_json = out, as_json
+    def __init__(self, out: Output, find: Find, *, as_json: bool, full: bool) -> None:
+        self._out, self._find, self._as_json, self._full = out, find, as_json, full
         self._day = ""
         self.damage = 0
         self.shown = 0
 
     def show_all(self, items: Iterable[Found | Note], interrupts: Interrupts | None = None) -> None:
         """Until the reader has gone, or Ctrl-C."""
-        for item in items:
+        for item in filled(items, self._find, as_json=self._as_json, full=self._full):
             self.shown += 1
             if isinstance(item, Note):
                 self._note(item)
@@ -100,7 +101,7 @@ class _View:
         if day != self._day:
             self._day = day
             self._out.line(day, "bold")
-        for line in record_lines(found):
+        for line in record_lines(found, full=self._full):
             self._out.lines(line)
 
     def _note(self, note: Note) -> None:

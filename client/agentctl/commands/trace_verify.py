@@ -81,4 +81,11 @@ def sentence(verdict: Verdict) -> str:
     dropped = f", {verdict.dropped:,} dropped" if verdict.dropped else ""
     where = f"{fmt.count(verdict.segments, 'segment')}, {fmt.size(verdict.bytes)}"
     verified = "all" if verdict.verified == verdict.records else f"{verdict.verified:,}"
-    return f"{state}: {fmt.count(verdict.records, 'record')} ({verified} verified by hash){dropped}, {where}"
+    return f"{state}: {fmt.count(verdict.records, 'record')} ({verified} verified by hash){dropped}, {where}{_payloads(verdict)}"
+
+
+def _payloads(verdict: Verdict) -> str:
+    if not verdict.payloads:
+        return ""
+    verified = "all" if verdict.payloads_verified == verdict.payloads else f"{verdict.payloads_verified:,}"
+    return f", {fmt.count(verdict.payloads, 'payload')} ({verified} verified), {fmt.size(verdict.payload_bytes)}"
