@@ -1,7 +1,8 @@
 """Killed anywhere: the state after every prefix of what the writer did to the disk, read back and gone on from.
 
 A full life is recorded once as a log of operations; then every prefix of it, within a write every byte, becomes a directory
-that is read, and that a new life goes on in. Planted bugs show that the check can fail.
+that is read, and that a new life goes on in. Planted bugs show that the check can fail. Bodies too long for a
+record are part of it: at no point does a record name one that is not whole.
 """
 
 from __future__ import annotations
@@ -16,13 +17,27 @@ import pytest
 
 from tests.fakes import FaultyDisk, Operation
 from tests.strategies import SESSION, drop_line_of, lines_of
-from tests.tracewriter.harness import KEY, OTHER_LIFE, Writer, answers, covered, damage, drop, events, read_all
+from tests.tracewriter.harness import (
+    KEY,
+    OTHER_LIFE,
+    Writer,
+    answers,
+    broken_references,
+    covered,
+    damage,
+    drop,
+    events,
+    naming,
+    parts,
+    read_all,
+)
 from tracewriter import reader
 from tracewriter.config import Limits
 from tracewriter.journal import Producer
 from tracewriter.protocol import Kind
 
 SMALL = Limits(segment_bytes=2500)
+BODIES = {f"{number:x}" * 32: b"body %d, " % number * (20 + number) for number in range(1, 6)}
 
 
 class Acked(msgspec.Struct, frozen=True):
@@ -49,9 +64,23 @@ def a_life(root: Path) -> tuple[list[Operation], list[Acked]]:
         note(writer.recording.write())
         next_seq = writer.recording.next
 
-    for count in (3, 4, 1):
+    def named(*payloads: str) -> None:
+        nonlocal next_seq
+        for payload in payloads:
+            for frame in parts(next_seq, payload, BODIES[payload], size=70):
+                writer.recording.take_payload(frame)
+                note(writer.recording.write())
+        writer.recording.take(events(next_seq, naming(next_seq, *payloads)))
+        note(writer.recording.write())
+        next_seq = writer.recording.next
+
+    one, two, three, four, five = BODIES
+    named(one)
+    for count in (2, 4, 1):
         batch(count)
         writer.journal.seal()
+    named(two, one)
+    writer.journal.seal()
     batch(6)  # more than a segment takes: rotation
     writer.recording.take(drop(next_seq, next_seq + 4, drop_line_of(next_seq, next_seq + 4)))
     note(writer.recording.write())
@@ -61,12 +90,18 @@ def a_life(root: Path) -> tuple[list[Operation], list[Acked]]:
     disk.free = None
     writer.clock.advance(1)
     batch(5)
+    disk.free = 100  # a body cut short, then whole
+    named(three)
+    disk.free = None
+    writer.clock.advance(1)
+    named(three, four)
     writer.journal.write_manifest(writer.recording.manifest(writer.journal, closed=False))
     writer.journal.seal()
     batch(9)
     writer.close()
     writer = Writer(root, disk=disk, limits=SMALL, producer=Producer(OTHER_LIFE))
     assert writer.recording.next == next_seq
+    named(five)
     batch(2)
     writer.close()
     return disk.log, acked
@@ -92,7 +127,9 @@ def build(directory: Path, log: list[Operation]) -> None:
             case _:
                 pass  # sync changes nothing that a killed process leaves
     for name, data in files.items():
-        (directory / name).write_bytes(data)
+        path = directory / "payloads" / name if name.removesuffix(".part") in BODIES else directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
 
 
 def prefixes(log: list[Operation], *, stride: int) -> Iterator[tuple[int, list[Operation]]]:
@@ -119,6 +156,7 @@ def check(root: Path, log: list[Operation], whole: int, acked: list[Acked]) -> N
     assert seqs == list(range(1, len(seqs) + 1)), "in order, once"
     assert len(seqs) >= known, "all that was acknowledged"
     assert damage(reader.verify(directory)) == []
+    bodies_are_whole(directory)
 
     writer = Writer(root, limits=SMALL, producer=Producer("00000000000000c3"))
     first = writer.recording.next
@@ -131,6 +169,14 @@ def check(root: Path, log: list[Operation], whole: int, acked: list[Acked]) -> N
     assert covered(after) == list(range(1, first + 3))
     assert [item.record for item in after[: len(found)]] == [item.record for item in found]
     assert damage(reader.verify(directory)) == []
+    assert not list(directory.glob("payloads/*.part"))
+
+
+def bodies_are_whole(directory: Path) -> None:
+    """Each that is named, and each that has its name."""
+    assert broken_references(directory) == []
+    for path in (directory / "payloads").glob("*"):
+        assert path.name.endswith(".part") or path.read_bytes() == BODIES[path.name]
 
 
 def run(root: Path, log: list[Operation], acked: list[Acked], *, stride: int) -> int:
@@ -150,18 +196,22 @@ def test_no_crash_point_loses_what_was_acknowledged_or_looks_like_damage(tmp_pat
         ("truncate", "jsonl"),
         ("replace", "new"),
         ("write", "digests"),
+        ("replace", "part"),
+        ("unlink", "part"),
     } <= kinds
     assert sum(operation.kind == "create" and operation.name.endswith(".jsonl") for operation in log) >= 4
-    assert run(tmp_path / "crash", log, acked, stride=7) > 1000
+    assert run(tmp_path / "crash", log, acked, stride=11) > 1000
 
 
 def test_the_whole_life_reads_back_verified(tmp_path: Path) -> None:
     root = tmp_path / "life"
     log, _ = a_life(root)
     directory = root / KEY.workspace_hash / SESSION
-    first = {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "lock"}
+    first = {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
     build(tmp_path / "again", log)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
+    again = (tmp_path / "again").rglob("*")
+    assert {path.name: path.read_bytes() for path in again if path.is_file()} == first
+    assert first.items() >= BODIES.items()
     found, _ = read_all(directory)
     assert {item.state for item in found} == {"verified"}
     assert reader.verify(directory).dropped == 5
@@ -232,7 +282,34 @@ def seal_of_other_bytes(log: list[Operation]) -> list[Operation]:
     ]
 
 
+def _moved_after_the_record(log: list[Operation], found: Callable[[Operation], bool]) -> list[Operation]:
+    at = next(i for i, operation in enumerate(log) if found(operation))
+    record = next(i for i, o in enumerate(log) if i > at and _is("write", ".jsonl")(o))
+    return [*log[:at], *log[at + 1 : record + 1], log[at], *log[record + 1 :]]
+
+
+def body_after_its_record(log: list[Operation]) -> list[Operation]:
+    """The first body gets its name only when the record that names it is written."""
+    return _moved_after_the_record(log, _is("replace", ".part"))
+
+
+def body_written_in_place(log: list[Operation]) -> list[Operation]:
+    """No temporary name: a body is there half while it is written."""
+    bare = [msgspec.structs.replace(o, name=o.name.removesuffix(".part")) for o in log]
+    return [o for o in bare if not (o.kind == "replace" and o.name in BODIES)]
+
+
+def body_cut_short_kept(log: list[Operation]) -> list[Operation]:
+    """What a full disk took of a body gets its name, and the rest is never written."""
+    at = next(i for i, operation in enumerate(log) if _is("unlink", ".part")(operation))
+    kept = Operation("replace", log[at].name, new=log[at].name.removesuffix(".part"))
+    return [*log[:at], kept, *(o for o in log[at + 1 :] if not o.name.startswith(log[at].name))]
+
+
 PLANTED = (
+    body_after_its_record,
+    body_written_in_place,
+    body_cut_short_kept,
     number_used_again,
     no_cut_back,
     written_twice,
@@ -265,7 +342,7 @@ class ManifestIsTruth(Writer):
 
 def test_a_writer_that_believes_the_manifest_is_caught(tmp_path: Path) -> None:
     log, _ = a_life(tmp_path / "life")
-    replaced = next(i for i, operation in enumerate(log) if operation.kind == "replace")
+    replaced = next(i for i, operation in enumerate(log) if operation.new == "manifest.json")
     directory = tmp_path / "crash" / KEY.workspace_hash / KEY.session
     wrong = 0
     for number in range(replaced + 1, len(log)):
