@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -21,8 +20,8 @@ from tracewriter.config import MIB
 from tracewriter.errors import errno_name
 from tracewriter.expand import find_marks
 from tracewriter.findings import Found, Note
-from tracewriter.manifest import chain
-from tracewriter.payload import ID, ID_BYTES, MAX_PAYLOAD, PART_SUFFIX, PAYLOADS, REFERENCE
+from tracewriter.manifest import parse_payload_digests
+from tracewriter.payload import ID, MAX_PAYLOAD, PART_SUFFIX, PAYLOADS, REFERENCE
 from tracewriter.payload_files import (
     MAX_PAYLOADS,
     Digested,
@@ -37,7 +36,6 @@ from tracewriter.segment import count_lines, new_hash
 
 _CHUNK: Final = MIB
 _NAMED: Final = 100  # notes of a kind that name their payload; the others are counted
-_DIGEST_LINE: Final = re.compile(rb"([0-9]{1,9}|[0-9a-f]{32}) ([0-9a-f]{64}) [0-9a-f]{64}\Z")
 
 
 class References:
@@ -87,26 +85,12 @@ class Payloads(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
-def payload_digests(data: bytes | None) -> dict[str, str]:
-    """Payload id → SHA-256 hex, of every whole line of a `digests` file that is about a payload; the newest line counts."""
-    matches = map(_DIGEST_LINE.match, (data or b"").split(b"\n"))
-    return {match[1].decode(): match[2].decode() for match in matches if match and len(match[1]) == ID_BYTES * 2}
-
-
-def head_of_digests(data: bytes | None) -> str | None:
-    """The chain over every whole line of a `digests` file, in its order; None when there is none."""
-    head = ""
-    for match in map(_DIGEST_LINE.match, (data or b"").split(b"\n")):
-        head = chain(head, match[2].decode()) if match else head
-    return head or None
-
-
 def check_payloads(dir_fd: int, references: References, digests: bytes | None, *, active: bool) -> Payloads:
     """Check all payloads of the session that is open at `dir_fd`. Never raises for what is on disk.
 
     active: it is being recorded, so what is not sealed, not named or not finished yet is nothing to be told.
     """
-    check = _Check(dir_fd, references, payload_digests(digests))
+    check = _Check(dir_fd, references, parse_payload_digests(digests))
     notes = tuple(_bounded(check.run(active=active)))
     return Payloads(check.files, check.bytes, check.verified, notes)
 

@@ -6,6 +6,7 @@ regular file with one name that belongs to whom the session's directory belongs 
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 from tracewriter.config import MIB
 from tracewriter.errors import errno_name
 from tracewriter.findings import Note
-from tracewriter.payload import MAX_PAYLOAD, PAYLOADS, PayloadRef, PayloadSeal, decode_payload_seal
+from tracewriter.payload import ID, MAX_PAYLOAD, PAYLOADS, PayloadRef, PayloadSeal, decode_payload_seal
 from tracewriter.scan import MAX_SEALS, read_small
 from tracewriter.segment import SEAL_SLOT, decode_slot0, sane_numbers, seal_name
 
@@ -63,6 +64,22 @@ def open_payload(payload: str, payloads_fd: int, owner: int) -> int:
         os.close(fd)
         raise NoPayloadError(odd)
     return fd
+
+
+def payloads_bytes(dir_fd: int) -> int:
+    """The size of a session's payload files, from a look at their names: for lists, at most MAX_PAYLOADS of them."""
+    try:
+        fd = open_directory(dir_fd)
+    except OSError:
+        return 0
+    try:
+        with os.scandir(fd) as entries:
+            named = (entry for entry in itertools.islice(entries, MAX_PAYLOADS) if ID.match(entry.name))
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in named)
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
 
 
 def payload_seals(dir_fd: int, wanted: Callable[[bytes], bool] | None = None) -> Seals:

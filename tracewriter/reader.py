@@ -23,8 +23,18 @@ from tracewriter.events import (
     name_of_class,
 )
 from tracewriter.findings import Found, Note, SessionEntry, Verdict
-from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, Manifest, decode_manifest, parse_digests, segment_digest
-from tracewriter.payload_check import References, check_payloads, head_of_digests
+from tracewriter.manifest import (
+    DIGESTS_MAX,
+    DIGESTS_NAME,
+    MANIFEST_NAME,
+    Manifest,
+    decode_manifest,
+    digests_head,
+    parse_digests,
+    segment_digest,
+)
+from tracewriter.payload_check import References, check_payloads
+from tracewriter.payload_files import payloads_bytes
 from tracewriter.scan import foreign_names, missing, open_plain, parse_header, parse_record, read_small, scan_segment
 from tracewriter.segment import sane_numbers, segment_name, segment_number
 
@@ -35,7 +45,6 @@ _FINISHED: Final = name_of_class(SessionRecordFinished)
 _DROP: Final = name_of_class(TraceDropObserved)
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SMALL: Final = 4 * 1024 * 1024
-_DIGESTS_MAX: Final = 64 * 1024 * 1024  # as the writer reads them
 
 
 def segment_numbers(dir_fd: int) -> list[int]:
@@ -177,7 +186,7 @@ def _verify(dir_fd: int, session: str) -> Verdict:
     for item in _read(dir_fd, session, blocks=True):
         tally.add(item)
     notes = tally.notes
-    digests = read_small(DIGESTS_NAME, dir_fd, _DIGESTS_MAX)
+    digests = read_small(DIGESTS_NAME, dir_fd, DIGESTS_MAX)
     notes += _check_digests(dir_fd, digests)
     active = any(note.kind == "active" for note in notes)
     payloads = check_payloads(dir_fd, tally.references, digests, active=active)
@@ -201,7 +210,7 @@ def _verify(dir_fd: int, session: str) -> Verdict:
         bytes=sum(_size(dir_fd, segment_name(number)) for number in numbers),
         notes=tuple(notes),
         damaged=any(note.damage for note in notes),
-        head=head_of_digests(digests),
+        head=digests_head(digests),
         active=active,
         verified=tally.verified,
         payloads=payloads.files,
@@ -265,6 +274,9 @@ def _entry(path: Path) -> SessionEntry | None:
         size = sum(_size(dir_fd, segment_name(number)) for number in numbers)
         if manifest is None or active or manifest.segments_bytes != size:
             manifest = quick_manifest(dir_fd, path.name, numbers, manifest)
+            size += payloads_bytes(dir_fd)
+        else:
+            size += manifest.payloads_bytes
     finally:
         os.close(dir_fd)
     return SessionEntry(

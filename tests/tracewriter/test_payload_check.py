@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import SESSION
-from tests.tracewriter.harness import covered, damage, read_all
+from tests.tracewriter.harness import Writer, covered, damage, read_all
 from tests.tracewriter.payload_sessions import (
     ONE,
     PLANTED,
@@ -27,6 +27,7 @@ from tests.tracewriter.payload_sessions import (
     put_segment,
     record,
 )
+from tests.tracewriter.payload_writer import BODY, OTHER, P, Q, with_body
 from tracewriter import payload_check, reader
 from tracewriter.chain import Bulk, Chain
 from tracewriter.findings import Note, Verdict
@@ -226,6 +227,20 @@ def test_while_it_is_recorded_what_is_on_its_way_is_nothing_to_tell(directory: P
     assert {kind for kind, _ in kinds(verdict)} == {"active"}
     (directory / PAYLOADS / ONE.id).unlink()
     assert reader.verify(directory).damaged
+
+
+def test_what_the_writer_made_is_verified_and_its_head_is_the_last_chain(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.send(*with_body(1, P, BODY), *with_body(2, Q, OTHER), *with_body(3, P, BODY))
+    writer.close()
+    verdict = reader.verify(writer.directory)
+    assert (verdict.payloads, verdict.payloads_verified, verdict.records) == (2, 2, 3)
+    assert kinds(verdict) == set()
+    assert verdict.head == (writer.directory / "digests").read_text().split()[-1]
+    (entry,) = reader.list_sessions(tmp_path)
+    assert entry.bytes == verdict.bytes + verdict.payload_bytes
+    (writer.directory / "manifest.json").unlink()
+    assert [(one.bytes, one.records) for one in reader.list_sessions(tmp_path)] == [(entry.bytes, 3)]
 
 
 def test_many_faults_of_a_kind_are_counted(directory: Path) -> None:
