@@ -310,25 +310,26 @@ class Recording:
                 at = before
                 if problem is not None or self.next != whole.first:  # or a line before it was refused
                     return problem
-                problem = self._store(whole)
-                if problem is not None or self._parts.waits_at == whole.first:
+                stored, problem = self._store(whole)
+                if not stored:
                     return problem
         finally:
             self._parts.give_back([whole for _, whole in wholes])
         return self._write(taken[at:]) if at < len(taken) else None
 
-    def _store(self, whole: Whole) -> OSError | None:
+    def _store(self, whole: Whole) -> tuple[bool, OSError | None]:
+        """Whether it is in place, and what holds the session when it is not: nothing when its record was refused for good."""
         problem = self._put(whole.payload, redacted_whole(whole, self._redactor))
         if problem is None:
             self.dirty = True
-            return None
+            return True, None
         self._parts.wait(whole.first, whole.payload)
         if problem.errno == errno.EFBIG:  # a file size limit: this body never fits, so its record is refused for good
             self._taken_next = self.next
             self._nacks.clear()
             self._refuse("EFBIG", whole.first)
-            return None
-        return problem
+            return False, None
+        return False, problem
 
     def _put(self, payload: str, data: bytes, *, again: bool = True) -> OSError | None:
         journal = self._opened()
