@@ -19,9 +19,10 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from agentd.messages import AssistantMessage, Message, ToolMessage, UserMessage, encode_message
+from agentd.recorded import Recorded
 from tracewriter.events import Context, ContextTrimApplied, ToolCall
 
 REQUEST_BUDGET_CHARS: Final = 200_000
@@ -50,10 +51,18 @@ def entry_of(message: Message) -> Entry:
 
 
 class Window:
-    """The messages of one run's requests, kept under the budget."""
+    """The messages of one run's requests, kept under the budget. `recorded`: what the session's record holds already."""
 
-    def __init__(self, messages: Iterable[Message] = (), *, budget_chars: int = REQUEST_BUDGET_CHARS) -> None:
+    def __init__(
+        self,
+        messages: Iterable[Message] = (),
+        *,
+        budget_chars: int = REQUEST_BUDGET_CHARS,
+        recorded: Recorded | None = None,
+    ) -> None:
         self._budget = budget_chars
+        self._recorded = Recorded() if recorded is None else recorded
+        self._since: str | UnsetType = UNSET
         self._entries = [entry_of(message) for message in messages]
         self._total = sum(entry.chars for entry in self._entries)
         self._sent = 0
@@ -92,14 +101,20 @@ class Window:
         self._cut_kept(room)
         return ContextTrimApplied(before + overhead_chars, self._total + overhead_chars, results, arguments)
 
-    def delta(self, overhead_chars: int = 0) -> Context:
-        """The difference to the previous call's state; the messages are then taken as sent."""
+    def delta(self, op: str, overhead_chars: int = 0) -> Context:
+        """What the request `op` carries, as the difference to the previous call's; the messages are then taken as sent."""
         keep = self._sent
-        replaced = tuple((at, Raw(self._entries[at].raw)) for at in sorted(self._changed) if at < keep)
-        added = tuple(Raw(entry.raw) for entry in self._entries[keep:])
+        replaced = tuple((at, self._given(at, op)) for at in sorted(self._changed) if at < keep)
+        added = tuple(self._given(at, op) for at in range(keep, len(self._entries)))
+        since, self._since = self._since, op
         self._sent = len(self._entries)
         self._changed.clear()
-        return Context(keep, added, self._total + overhead_chars, replaced or UNSET)
+        chars = self._total + overhead_chars
+        return Context(keep, added, chars, len(self._entries), since, replaced or UNSET)
+
+    def _given(self, at: int, op: str) -> Raw:
+        entry = self._entries[at]
+        return self._recorded.entry(entry.message, entry.raw, op, at)
 
     def _replace(self, at: int, message: Message) -> None:
         entry = entry_of(message)

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
 from agentd.context import REQUEST_BUDGET_CHARS, Window
 from agentd.messages import UserMessage
@@ -50,7 +50,8 @@ class _End(Struct, frozen=True):
 async def run_loop(run: Run, run_tool: RunTool, limits: Limits) -> AsyncGenerator[Emitted, None]:
     """All events of one run, in order. Cancelling it stops the model's stream and the tools at once."""
     yield run.start()
-    window = Window((*run.setup.history, *run.messages), budget_chars=limits.budget_chars)
+    conversation = (*run.setup.history, *run.messages)
+    window = Window(conversation, budget_chars=limits.budget_chars, recorded=run.setup.recorded)
     turns = _Turns(run, run_tool, limits)
     end = _End("limit", Failure("limit", f"stopped after {limits.iterations} turns", "say what to do next to go on"))
     for _ in range(limits.iterations):
@@ -75,14 +76,16 @@ async def run_loop(run: Run, run_tool: RunTool, limits: Limits) -> AsyncGenerato
 async def _ask(run: Run, reply: Reply, window: Window) -> AsyncGenerator[Emitted, None]:
     setup = run.setup
     specs = tuple(tool.spec for tool in setup.tools)
-    overhead = len(setup.system) + sum(len(msgspec.json.encode(spec)) for spec in specs)
+    encoded = tuple(Raw(msgspec.json.encode(spec)) for spec in specs)
+    overhead = len(setup.system) + sum(map(len, encoded))
     op = reply.op
     trimmed = window.fit(overhead)
     if trimmed is not None:
         yield Emitted(trimmed, op)
-    context = window.delta(overhead)
-    if context.keep == 0:
-        context = msgspec.structs.replace(context, system=setup.system, tools=tuple(spec.name for spec in specs))
+    context = window.delta(op, overhead)
+    if context.since is UNSET:
+        given = setup.recorded.given(setup.system, encoded, op)
+        context = msgspec.structs.replace(context, **msgspec.structs.asdict(given))
     yield Emitted(ModelRequestStarted("main", setup.provider.name, setup.model, context), op)
     request = ModelRequest(setup.model, setup.system, window.messages, specs)
     async with aclosing(setup.provider.stream(request)) as stream:

@@ -7,7 +7,15 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from tracewriter.events import ToolCall
+from tracewriter.events import (
+    Event,
+    ModelRequestFailed,
+    ModelRequestFinished,
+    RunExecuteStarted,
+    ToolCall,
+    ToolCallFinished,
+    UnknownEvent,
+)
 
 
 class UserMessage(Struct, frozen=True, tag_field="role", tag="user"):
@@ -48,3 +56,21 @@ def encode_message(message: Message) -> bytes:
 def decode_message(data: bytes) -> Message:
     """The inverse of encode_message. Raises msgspec.ValidationError for anything else."""
     return _decoder.decode(data)
+
+
+def message_of(event: Event | UnknownEvent) -> Message | None:
+    """The message that an event is in the conversation; None when it is none.
+
+    The daemon takes its messages from here, and whoever reads a record finds the same ones again. What only goes back to
+    the provider (`opaque`) is in no event.
+    """
+    if isinstance(event, RunExecuteStarted):
+        return UserMessage(event.text)
+    if isinstance(event, ModelRequestFinished):
+        return AssistantMessage(event.text or event.refusal or "", event.reasoning, event.tool_calls)
+    if isinstance(event, ModelRequestFailed) and event.text:
+        # What was shown stays in the conversation. Its calls never ran, so they are not part of it.
+        return AssistantMessage(event.text)
+    if isinstance(event, ToolCallFinished):
+        return ToolMessage(event.id, event.name, event.output, event.is_error)
+    return None

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from agentd.ids import Ids
-from agentd.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from agentd.messages import AssistantMessage, Message, ToolMessage
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -26,6 +26,7 @@ from agentd.providers.stream import (
     Text,
     UsageReported,
 )
+from agentd.recorded import Recorded
 from agentd.tools.base import Tool, ToolContext, ToolOutput
 from tracewriter.clock import Clock
 from tracewriter.events import (
@@ -66,7 +67,8 @@ class Emitted(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """What a run is made of. `history` is the conversation before it, `model` the provider's own id."""
+    """What a run is made of. `history` is the conversation before it, `model` the provider's own id; `recorded` is what the
+    session's record holds of it, and is told of what this run adds."""
 
     run: str
     prompt: str
@@ -78,6 +80,7 @@ class Setup(Struct, frozen=True):
     tools: tuple[Tool, ...]
     context: ToolContext
     history: tuple[Message, ...] = ()
+    recorded: Recorded = msgspec.field(default_factory=Recorded)
 
 
 class Reply:
@@ -183,8 +186,16 @@ class Run:
     def start(self) -> Emitted:
         """The run's first event; the prompt becomes part of the conversation."""
         setup = self.setup
-        self.messages.append(UserMessage(setup.text))
-        return Emitted(RunExecuteStarted(setup.prompt, setup.text, setup.mode, setup.model, setup.provider.name))
+        return self._say(RunExecuteStarted(setup.prompt, setup.text, setup.mode, setup.model, setup.provider.name))
+
+    def _say(self, event: Event, op: str = "", parent: str = "", *, opaque: tuple[Raw, ...] = ()) -> Emitted:
+        """An event that is a message of the conversation, too."""
+        message = self.setup.recorded.note(event, self.setup.run, op)
+        if isinstance(message, AssistantMessage) and opaque:
+            message = msgspec.structs.replace(message, opaque=opaque)
+        if message is not None:
+            self.messages.append(message)
+        return Emitted(event, op, parent)
 
     # --- model requests
 
@@ -208,37 +219,29 @@ class Run:
         reply.calls = self._clean(reply.calls)
         if end.cut_tool_calls and reply.calls:  # without any the run ends, and says why
             self.note_error(unreadable_calls(end.cut_tool_calls))
-        text, reasoning = "".join(reply.text), "".join(reply.reasoning)
-        refusal = "".join(reply.refusal)
-        self.messages.append(AssistantMessage(text or refusal, reasoning, tuple(reply.calls), tuple(reply.opaque)))
         ttft = None if reply.first_s is None else (reply.first_s - reply.started_s) * 1000
-        return Emitted(
-            ModelRequestFinished(
-                text,
-                reasoning,
-                tuple(reply.calls),
-                end.stop_reason,
-                end.finish,
-                reply.usage,
-                reply.cost_usd,
-                ttft,
-                self._since(reply.started_s),
-                refusal or UNSET,
-            ),
-            reply.op,
+        finished = ModelRequestFinished(
+            "".join(reply.text),
+            "".join(reply.reasoning),
+            tuple(reply.calls),
+            end.stop_reason,
+            end.finish,
+            reply.usage,
+            reply.cost_usd,
+            ttft,
+            self._since(reply.started_s),
+            "".join(reply.refusal) or UNSET,
         )
+        return self._say(finished, reply.op, opaque=tuple(reply.opaque))
 
     def _request_failed(self, reply: Reply, end: Failed) -> Emitted:
         text, reasoning = "".join(reply.text) + "".join(reply.refusal), "".join(reply.reasoning)
-        if text:
-            # What was shown stays in the conversation. Its calls never ran, so they are not part of it.
-            self.messages.append(AssistantMessage(text))
         cut = (*end.cut_tool_calls, *(call.name for call in reply.calls))
         self.note_error(end.failure.message)
         failed = ModelRequestFailed(
             end.failure, text, reasoning, cut, reply.usage, reply.cost_usd, self._since(reply.started_s)
         )
-        return Emitted(failed, reply.op)
+        return self._say(failed, reply.op)
 
     def _charge(self, reply: Reply, end: Finished | Failed) -> None:
         if reply.usage is not None:
@@ -278,10 +281,9 @@ class Run:
             self._note_change(change)
         if output.is_error:
             self.note_error(f"{call.name}: {text}")
-        self.messages.append(ToolMessage(call.id, call.name, text, output.is_error))
         chars = UNSET if output.chars is None else output.chars
         finished = ToolCallFinished(call.id, call.name, text, output.is_error, duration_ms, chars)
-        return [*(Emitted(change, op, parent) for change in output.changes), Emitted(finished, op, parent)]
+        return [*(Emitted(change, op, parent) for change in output.changes), self._say(finished, op, parent)]
 
     def _note_change(self, change: FileChangeApplied) -> None:
         before = self._files.get(change.path, (change.before, None))[0]

@@ -23,7 +23,8 @@ def filled(cls: type, field: msgspec.structs.FieldInfo) -> object:
     text = "kept" if field.name in KEPT else SECRET
     kinds = get_args(field.type) or (field.type,)
     if field.type is Context:
-        return Context(0, (Raw(f'"{SECRET}"'.encode()),), 5, ((0, Raw(f'"{SECRET}"'.encode())),), SECRET, ("tool",))
+        secret = Raw(f'"{SECRET}"'.encode())
+        return Context(0, (secret,), 5, 1, "op", ((0, secret),), SECRET, SECRET, (secret,), SECRET)
     if field.type is Failure:
         return Failure("kind", SECRET, SECRET, 500)
     if field.type is Raw:

@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw
 
 from agentd.context import CUT, KEEP_LAST, MAX_ARGUMENT_CHARS, TRIMMED, Window, cut_arguments, entry_of, shrink
 from agentd.messages import AssistantMessage, Message, ToolMessage, UserMessage, decode_message
-from tracewriter.events import Context, ToolCall
+from tracewriter.events import Context, SameAs, ToolCall
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).flatmap(
     lambda piece: st.integers(0, 200).map(lambda times: piece * times)
@@ -43,11 +43,24 @@ def valid(messages: tuple[Message, ...]) -> bool:
     return not open_calls
 
 
-def rebuilt(before: list[bytes], context: Context) -> list[bytes]:
+def rebuilt(before: list[bytes], context: Context, given: dict[tuple[str, int], bytes], op: str) -> list[bytes]:
+    """As the record's reader does it: differences, and references to what was given before."""
+
+    def whole(at: int, raw: Raw) -> bytes:
+        data = bytes(raw)
+        if data.startswith(b'{"same_as"'):
+            place = msgspec.json.decode(data, type=SameAs)
+            assert place.at is not UNSET
+            return given[place.same_as, place.at]
+        given[op, at] = data
+        return data
+
     after = before[: context.keep]
     for at, raw in () if context.replaced is UNSET else context.replaced:
-        after[at] = bytes(raw)
-    return after + [bytes(raw) for raw in context.messages]
+        after[at] = whole(at, raw)
+    after += [whole(at, raw) for at, raw in enumerate(context.messages, context.keep)]
+    assert context.count == len(after)
+    return after
 
 
 @given(conversations(), st.integers(3_000, 12_000), st.data())
@@ -56,7 +69,8 @@ def test_the_request_is_within_its_budget_whatever_the_conversation(
 ) -> None:
     window = Window(budget_chars=budget)
     seen: list[bytes] = []
-    for message in messages:
+    given_before: dict[tuple[str, int], bytes] = {}
+    for number, message in enumerate(messages):
         window.append(message)
         if data.draw(st.booleans()):
             continue
@@ -67,7 +81,7 @@ def test_the_request_is_within_its_budget_whatever_the_conversation(
         assert (trimmed is None) == (before <= budget)
         assert not trimmed or (trimmed.before_chars, trimmed.after_chars) == (before, window.chars)
         # The record's differences, put together, are what was sent.
-        seen = rebuilt(seen, window.delta())
+        seen = rebuilt(seen, window.delta(str(number)), given_before, str(number))
         assert seen == [entry.raw for entry in sent]
         assert all(decode_message(raw) == entry.message for raw, entry in zip(seen, sent, strict=True))
 
@@ -131,18 +145,19 @@ def test_what_fits_is_sent_untouched() -> None:
 
 def test_a_second_request_records_only_what_is_new() -> None:
     window = Window(conversation(3, "x"))
-    assert window.delta().keep == 0
+    first = window.delta("op1")
+    assert (first.keep, first.since, first.count) == (0, UNSET, 7)
     window.append(UserMessage("more"))
-    delta = window.delta()
-    assert (delta.keep, len(delta.messages), delta.replaced) == (7, 1, UNSET)
+    delta = window.delta("op2")
+    assert (delta.keep, delta.since, len(delta.messages), delta.replaced) == (7, "op1", 1, UNSET)
 
 
 def test_trimming_is_recorded_by_position() -> None:
     window = Window(conversation(10, "x" * 900), budget_chars=11_000)
-    window.delta()
+    window.delta("op1")
     window.append(UserMessage("z" * 2_000))
     assert window.fit() is not None
-    delta = window.delta()
+    delta = window.delta("op2")
     assert delta.replaced is not UNSET
     assert [at for at, _ in delta.replaced] == [2, 4]
 

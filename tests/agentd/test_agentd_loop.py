@@ -5,7 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import UNSET, Raw
 
 from agentd.loop import MAX_PARALLEL_CALLS, Limits, run_loop
 from agentd.messages import AssistantMessage, ToolMessage, UserMessage
@@ -299,8 +301,21 @@ async def test_the_context_is_recorded_as_a_difference(tmp_path: Path) -> None:
         make_run(provider, tmp_path, tool("a"), history=(UserMessage("old"), AssistantMessage("yes")))
     )
     first, second = (e.event.context for e in events if isinstance(e.event, ModelRequestStarted))
-    assert (first.keep, len(first.messages), first.system, first.tools) == (0, 3, "be good", ("a",))
-    assert (second.keep, len(second.messages)) == (3, 2)
+    assert (first.keep, first.count, first.since, first.system) == (0, 3, UNSET, "be good")
+    assert first.tools == (Raw(msgspec.json.encode(tool("a").spec)),)
+    run, asked, called = events[0], events[1].op, next(e.op for e in events if isinstance(e.event, ToolCallFinished))
+    assert run.event == RunExecuteStarted("p" * 16, "do it", "build", "m", "fake")
+    told = [bytes(raw) for raw in first.messages]
+    # The conversation before it is in no record of this life; the prompt is the run's, the rest is what came of operations.
+    assert told == [
+        b'{"role":"user","text":"old"}',
+        b'{"role":"assistant","text":"yes"}',
+        b'{"role":"user","text":"do it"}',
+    ]
+    assert (second.keep, second.count, second.since, second.system, second.tools) == (3, 5, asked, UNSET, UNSET)
+    assert [bytes(raw) for raw in second.messages] == [
+        f'{{"same_as":"{asked}"}}'.encode(), f'{{"same_as":"{called}"}}'.encode()
+    ]  # fmt: skip
     assert second.chars > first.chars
 
 
