@@ -201,13 +201,11 @@ class _Check:
             yield Note("digest", text, first=self._named_by(payload), payload=payload)
 
     def _read(self, fd: int, payload: str, *, digest: bool) -> tuple[Digested, str]:
-        """Size, hash and SHA-256 (if asked for) of a payload file, in constant memory. Raises OSError."""
+        """Size, hash and SHA-256 (if asked for) of a payload file, in constant memory; read until it is too long to be one.
+        Raises OSError."""
         file = open_payload(payload, fd, self._owner)
         try:
-            size, sealed, noted = os.fstat(file).st_size, new_hash(), hashlib.sha256()
-            if size > MAX_PAYLOAD:
-                return Digested(size, 0), ""
-            size = 0
+            size, sealed, noted = 0, new_hash(), hashlib.sha256()
             while size <= MAX_PAYLOAD and (chunk := os.read(file, _CHUNK)):
                 size += len(chunk)
                 sealed.update(chunk)

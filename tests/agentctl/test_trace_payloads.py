@@ -17,7 +17,7 @@ from tests.tracewriter.payload_sessions import PLANTED, Body, plant, put
 from tracewriter.payload import PAYLOADS
 
 Env = dict[str, str]
-PROMPT = Body("fix the bug\nin \x1b[2J the file 𝔘 \u2028 ".encode() + b"word " * 5000)
+PROMPT = Body("fix the bug\n     9  forged\r\nin \x1b[2J the file 𝔘 \u2028 ".encode() + b"word " * 5000)
 INPUT = Body(msgspec.json.encode({"content": "def f():\n" * 3000, "path": "src/big.py"}), is_json=True)
 OUTPUT = Body(b"no such directory: " + b"deep/" * 8000)
 DIFF = Body(b"--- a\n+++ b\n" + b"+a line\n" * 4000)

@@ -186,7 +186,9 @@ def test_what_is_planted_is_foreign_and_not_read(kind: str, name: str, directory
     assert verdict.payloads == (1 if name == ONE.id else 2)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "A" * 32, "ab" * 16 + ".PART", "ab" * 15, "\udcff", "ab" * 16 + "\n"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "notes.part", "A" * 32, "ab" * 16 + ".PART", "ab" * 15, "\udcff", "ab" * 16 + "\n"]
+)
 def test_any_other_name_is_foreign(name: str, directory: Path) -> None:
     (directory / PAYLOADS / name).write_bytes(b"hello")
     (note,) = damage(reader.verify(directory))
