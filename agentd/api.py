@@ -23,6 +23,7 @@ from agentd.protocol import (
     Recording,
     Result,
     SessionCancel,
+    SessionConfigure,
     SessionCreate,
     SessionList,
     SessionPrompt,
@@ -87,6 +88,9 @@ class DaemonApi:
             case SessionCreate():
                 self._accepting()
                 return await self._registry.create(params)
+            case SessionConfigure():
+                self._accepting()
+                return await self._registry.configure(params)
             case SessionSubscribe():
                 self._subscribe(connection, params)
                 return None
@@ -106,7 +110,8 @@ class DaemonApi:
             case TraceFlush(session):
                 return await _flush(self._registry.find(session).trace)
             case TraceStatus():
-                return Traced(self._recording(), tuple(map(_traced, self._figures())))
+                off = [TraceSession(session, "off", why, 0, 0, 0, {}, 0) for session, why in self._registry.unrecorded]
+                return Traced(self._recording(), (*map(_traced, self._figures()), *off))
             case DaemonStatus():
                 return self._status()
             case DaemonStop(when_idle):
@@ -152,6 +157,7 @@ class DaemonApi:
             registry.queued,
             self._clients(),
             self._recording(),
+            len(registry.unrecorded),
         )
 
 

@@ -55,6 +55,19 @@ class SessionCreate(_Params, frozen=True):
         return f"SessionCreate(cwd={self.cwd!r}, mode={self.mode!r}, model={self.model!r}, session={self.session!r})"
 
 
+class SessionConfigure(_Params, frozen=True):
+    """Other settings for a session between its runs; absent ones stay. `env` holds keys: its repr is never logged."""
+
+    session: str
+    mode: str | None = None
+    model: str | None = None
+    capture: str | None = None
+    env: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"SessionConfigure({self.session!r}, {self.mode!r}, {self.model!r}, {self.capture!r})"
+
+
 class SessionSubscribe(_Params, frozen=True):
     """Events from now on (`after` absent), or after a cursor ("" for all in memory)."""
 
@@ -110,6 +123,7 @@ class DaemonStop(_Params, frozen=True):
 Params: TypeAlias = (
     Initialize
     | SessionCreate
+    | SessionConfigure
     | SessionSubscribe
     | SessionUnsubscribe
     | SessionPrompt
@@ -124,6 +138,7 @@ Params: TypeAlias = (
 METHODS: Final[dict[str, type[Params]]] = {
     "initialize": Initialize,
     "session/create": SessionCreate,
+    "session/configure": SessionConfigure,
     "session/subscribe": SessionSubscribe,
     "session/unsubscribe": SessionUnsubscribe,
     "session/prompt": SessionPrompt,
@@ -239,7 +254,7 @@ class Traced(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """The daemon's numbers."""
+    """The daemon's numbers. unrecorded: sessions in memory that nothing is recorded of."""
 
     agentd: str
     pid: int
@@ -249,6 +264,7 @@ class Status(Struct, frozen=True):
     queued: int
     clients: int
     recording: Recording
+    unrecorded: int = 0
 
 
 class Stopping(Struct, frozen=True):
@@ -274,6 +290,7 @@ Result: TypeAlias = (
 RESULTS: Final[dict[str, type[Result]]] = {
     "initialize": Initialized,
     "session/create": SessionCreated,
+    "session/configure": SessionCreated,
     "session/subscribe": Subscribed,
     "session/unsubscribe": Unsubscribed,
     "session/prompt": Prompted,

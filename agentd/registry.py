@@ -11,25 +11,44 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from msgspec import Struct
-
 from agentd import __version__
-from agentd.config import CAPTURES, Config
+from agentd.config import Config
 from agentd.errors import Refusal
 from agentd.feed import Feed, RingBudget
 from agentd.ids import is_session_id
 from agentd.paths import workspace_hash
-from agentd.prompts import MODES, system_prompt
-from agentd.protocol import SessionCreate, SessionCreated, SessionSummary
+from agentd.plans import (
+    Change,
+    Plan,
+    busy_notes,
+    capture_of,
+    changes_of,
+    check_join,
+    mode_of,
+    open_workspace,
+    place_of,
+    secrets_of,
+    session_summary,
+    stored_notes,
+    stored_summary,
+)
+from agentd.prompts import system_prompt
+from agentd.protocol import SessionConfigure, SessionCreate, SessionCreated, SessionSummary
 from agentd.providers import catalog
 from agentd.providers.catalog import Choice
-from agentd.session import Agent, Conversation, ModelProvider, Services, Session, stamp
+from agentd.recording import Captured, Recording
+from agentd.session import Agent, Conversation, ModelProvider, Services, Session
 from agentd.settling import Settled, Settling, ended
-from agentd.store import Loaded, StoredSession, StoreError
+from agentd.store import Loaded, StoreError
 from agentd.tools.base import ToolContext
 from agentd.tools.registry import tools_for
-from agentd.tools.workspace import Workspace
-from tracewriter.events import ConfigChangeApplied, Failure, SessionLifecycleObserved
+from tracewriter.events import (
+    ConfigChangeApplied,
+    ConfigChangeFailed,
+    ConfigChangeRequested,
+    Failure,
+    SessionLifecycleObserved,
+)
 from tracewriter.sender import Trace
 
 MAX_SESSIONS: Final = 1_000
@@ -39,7 +58,6 @@ IDLE_CLOSE_S: Final = 60.0
 MAX_ENV_VALUE: Final = 16 * 1024
 # Keys remembered per session, the newest; nobody changes a session's key more often.
 MAX_SECRETS: Final = 64
-NOT_UTF8: Final = "its real path has bytes that are not UTF-8"
 # Sessions closed at the same time to make room: each may wait seconds for a recorder that does not answer.
 MAX_SETTLING: Final = 64
 
@@ -60,18 +78,6 @@ class OpenTrace(Protocol):
         secrets: tuple[str, ...] = (),
         resumed: bool = False,
     ) -> Trace: ...
-
-
-class _Plan(Struct, frozen=True):
-    session: str
-    agent: Agent
-    conversation: Conversation
-    resumed: bool
-    ephemeral: bool
-    capture: str
-    secrets: tuple[str, ...]
-    notes: tuple[str, ...]
-    unrecorded: str  # why nothing is recorded; "" when it is
 
 
 class Registry:
@@ -129,6 +135,15 @@ class Registry:
         return any(session.state == "running" for session in self._sessions.values())
 
     @property
+    def unrecorded(self) -> tuple[tuple[str, str], ...]:
+        """The sessions in memory that are not recorded, each with the reason."""
+        return tuple(
+            (session.id, session.trace.status().reason)
+            for session in self._sessions.values()
+            if session.capture == "off"
+        )
+
+    @property
     def env_names(self) -> tuple[str, ...]:
         """The variables that clients are asked for."""
         return (*catalog.env_names(self._config.providers), "AGENTD_NO_TRACE")
@@ -150,25 +165,62 @@ class Registry:
         async with self._resuming:
             return await self._create(params)
 
-    async def _create(self, params: SessionCreate) -> SessionCreated:
+    async def configure(self, params: SessionConfigure) -> SessionCreated:
+        """Change settings of a session in memory, between its runs. Raises Refusal; the record has the wish and what came of it."""
+        live = self.find(params.session)
+        wanted = SessionCreate(
+            live.workspace,
+            mode=params.mode,
+            model=params.model,
+            env=params.env,
+            session=live.id,
+            capture=params.capture,
+        )
+        if live.capture == "off" and params.capture not in (None, "off"):
+            raise Refusal(
+                "config", "this session is not recorded and stays so", "begin a new one with that capture mode"
+            )
+        async with self._resuming:
+            return await self._create(wanted, strict=True)
+
+    async def _create(self, params: SessionCreate, *, strict: bool = False) -> SessionCreated:
+        """`strict`: a session that cannot be changed now is refused, instead of joined as it is."""
         live, stored = await self._existing(params)
-        if live is not None and live.state == "running":
-            return self._created(live, resumed=True, notes=_busy_notes(params, live))
-        if live is not None:
-            live.touch()  # it is wanted: not to be closed as idle before its client's next request
-        plan = await self._plan(params, live, stored)
         if live is None:
+            plan = await self._plan(params, None, stored)
             await self._make_room()
             self._check_open()
             live = self._add(plan)
-        else:
+            return self._created(live, resumed=plan.resumed, notes=plan.notes)
+        changes = changes_of(params, live)
+        for change in changes:
+            live.observe(ConfigChangeRequested(change.setting, change.value))
+        try:
+            return await self._join(params, live, changes, strict=strict)
+        except Refusal as refusal:
+            why = Failure(refusal.kind, str(refusal), refusal.hint)
+            for change in changes:
+                live.observe(ConfigChangeFailed(change.setting, change.value, why))
+            raise
+
+    async def _join(
+        self, params: SessionCreate, live: Session, changes: tuple[Change, ...], *, strict: bool
+    ) -> SessionCreated:
+        if live.state != "running":
+            live.touch()  # it is wanted: not to be closed as idle before its client's next request
+            plan = await self._plan(params, live, None)
             self._check_open()
             if self._sessions.get(live.id) is not live:  # closed meanwhile, to make room: it is in the store now
-                return await self._create(params)
-            if live.state == "running":  # another client's prompt came while this one was looked at
-                return self._created(live, resumed=True, notes=_busy_notes(params, live))
-            await self._renewed(live, plan)
-        return self._created(live, resumed=plan.resumed, notes=plan.notes)
+                return await self._create(params, strict=strict)
+            if live.state != "running":
+                await self._renewed(live, plan, changes)
+                return self._created(live, resumed=plan.resumed, notes=plan.notes)
+        # Its own run or, while it was looked at, another client's prompt.
+        check_join(params, live, strict=strict)
+        notes = busy_notes(params, live)
+        for change in changes:
+            live.observe(ConfigChangeFailed(change.setting, change.value, Failure("busy", notes[0])))
+        return self._created(live, resumed=True, notes=notes)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -191,12 +243,12 @@ class Registry:
 
     async def list(self, limit: int) -> tuple[SessionSummary, ...]:
         """The newest sessions, in memory or stored."""
-        rows = {session.id: _summary(session) for session in self._sessions.values()}
+        rows = {session.id: session_summary(session) for session in self._sessions.values()}
         store = self._services.store
         if store is not None:
             try:
                 for row in await store.call(store.db.newest, limit):
-                    rows.setdefault(row.id, _stored_summary(row))
+                    rows.setdefault(row.id, stored_summary(row))
             except StoreError:
                 pass  # those in memory are shown; daemon/status has the reason
         return tuple(sorted(rows.values(), key=lambda row: row.updated_at, reverse=True)[:limit])
@@ -243,40 +295,25 @@ class Registry:
         except StoreError as exc:
             raise Refusal("config", str(exc), exc.hint) from exc
 
-    async def _plan(self, params: SessionCreate, live: Session | None, stored: Loaded | None) -> _Plan:
-        old_mode = live.agent.mode if live else stored.session.mode if stored else None
-        mode = params.mode or old_mode or self._config.mode
-        if mode not in MODES:
-            raise Refusal("bad_mode", f"there is no mode {mode[:50]!r}", f"one of {', '.join(MODES)}")
-        # A live session that is not recorded stays so: whoever began it asked for that.
-        capture = live.capture if live and live.capture == "off" else params.capture or self._config.capture
-        if capture not in CAPTURES:
-            raise Refusal("config", f"there is no capture mode {capture[:50]!r}", f"one of {', '.join(CAPTURES)}")
+    async def _plan(self, params: SessionCreate, live: Session | None, stored: Loaded | None) -> Plan:
+        mode = mode_of(params, live, stored, self._config)
         env = {name: params.env[name] for name in self.env_names if name in params.env}
         if any(len(value) > MAX_ENV_VALUE for value in env.values()):
             raise Refusal("config", "a variable in env is over 16 KiB", "unset it")
         same = live is not None and not (params.model or params.base_url or params.uds or env)
         choice = None if same else await self._choose(params, live, stored, env)
         where = live.workspace if live else stored.session.cwd if stored else params.cwd
-        context = live.agent.context if live else ToolContext(await _workspace(where), {})
+        context = live.agent.context if live else ToolContext(await open_workspace(where), {})
         if choice is None:
             assert live is not None
             provider, model = live.agent.provider, live.agent.model
         else:
             provider, model = self._make_provider(choice, env), choice.model
         workspace = str(context.workspace.root)
-        place = _place(params, live, stored)
+        place = place_of(params, live, stored)
         agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context, *place)
-        notes = [*(choice.notes if choice else ()), *_stored_notes(stored)]
-        unrecorded = ""
-        if env.get("AGENTD_NO_TRACE", "") not in ("", "0"):
-            capture, unrecorded = "off", "AGENTD_NO_TRACE is set"
-        elif capture == "off":
-            unrecorded = "capture is off"
-        elif capture == "stream":
-            # Deltas need the hold-back of secrets that are split over them; without it they would be recorded in the clear.
-            capture = "content"
-            notes.append("capture stream is not available yet: recording as content")
+        notes = [*(choice.notes if choice else ()), *stored_notes(stored)]
+        capture, unrecorded = capture_of(params, live, stored, self._config)
         if unrecorded:
             notes.append(f"recording is off: {unrecorded}")
         ephemeral = live.ephemeral if live else params.ephemeral
@@ -284,14 +321,14 @@ class Registry:
             unrecorded = unrecorded or "the session is ephemeral"
             notes.append("ephemeral: neither the conversation nor a record is kept")
         session_id = live.id if live else stored.session.id if stored else self._services.ids.uuid7()
-        return _Plan(
+        return Plan(
             session_id,
             agent,
             await self._conversation(stored),
             live is not None or stored is not None,
             ephemeral,
             capture,
-            self._all_secrets(session_id, _secrets(choice, env, self._config)),
+            self._all_secrets(session_id, secrets_of(choice, env, self._config)),
             tuple(notes),
             unrecorded,
         )
@@ -309,7 +346,7 @@ class Registry:
     ) -> Choice:
         old = live.agent.label if live else stored.session.model if stored else None
         model = params.model or (None if params.base_url or params.uds else old or self._config.model or None)
-        base_url, uds = _place(params, live, stored)
+        base_url, uds = place_of(params, live, stored)
 
         def resolve() -> Choice | Failure:
             return catalog.resolve(
@@ -347,7 +384,7 @@ class Registry:
             else:
                 raise Refusal("overloaded", f"{self._max_sessions} sessions are in use", "end one, or wait")
 
-    def _add(self, plan: _Plan) -> Session:
+    def _add(self, plan: Plan) -> Session:
         agent = plan.agent
         workspace = str(agent.context.workspace.root)
         if plan.unrecorded:
@@ -360,7 +397,8 @@ class Registry:
                 services.clock, services.ids, services.price, services.run_tool, services.gate, services.tasks, None
             )
         feed = Feed(plan.session, self._life, self._rings)
-        session = Session(plan.session, agent, feed, trace, services, plan.conversation, capture=plan.capture)
+        recording = Recording(trace, Captured("off" if plan.unrecorded else plan.capture, plan.secrets))
+        session = Session(plan.session, agent, feed, recording, services, plan.conversation)
         self._sessions[plan.session] = session
         session.observe(SessionLifecycleObserved("resumed" if plan.resumed else "created"))
         session.save()
@@ -369,7 +407,7 @@ class Registry:
             store.post(lambda _: None, store.db.clear_prompts, session.id)
         return session
 
-    def _record(self, plan: _Plan, workspace: str, *, resumed: bool) -> Trace:
+    def _record(self, plan: Plan, workspace: str, *, resumed: bool) -> Trace:
         self._recorded[plan.session] = plan.secrets
         return self._open_trace(
             plan.session,
@@ -381,20 +419,24 @@ class Registry:
             resumed=resumed,
         )
 
-    async def _renew(self, session: Session, plan: _Plan) -> None:
-        old = session.agent
+    async def _renew(self, session: Session, plan: Plan, changes: tuple[Change, ...]) -> None:
+        old, old_capture = session.agent, session.capture
         known = self._recorded.get(session.id)
-        if known is not None:
-            session.capture = plan.capture
-            if plan.capture == "off":
-                del self._recorded[session.id]
-                await session.record_with(lambda: self._null_trace(session.id, plan.unrecorded))
-            elif not set(plan.secrets) <= set(known):
-                # The recorder must know a key before anything can be recorded that holds it.
-                await session.record_with(lambda: self._record(plan, session.workspace, resumed=True))
+        captured = Captured(plan.capture, plan.secrets)
+        if known is not None and plan.unrecorded:
+            del self._recorded[session.id]
+            await session.record_with(captured, lambda: self._null_trace(session.id, plan.unrecorded))
+        elif known is not None and (plan.capture != old_capture or not set(plan.secrets) <= set(known)):
+            # The recorder must know a key before anything can be recorded that holds it; a mode is in the first record.
+            await session.record_with(captured, lambda: self._record(plan, session.workspace, resumed=True))
         await session.use(plan.agent)
-        for setting, before, after in (("mode", old.mode, plan.agent.mode), ("model", old.label, plan.agent.label)):
-            if before != after:
+        wanted = {change.setting for change in changes}
+        for setting, before, after in (
+            ("mode", old.mode, plan.agent.mode),
+            ("model", old.label, plan.agent.label),
+            ("capture", old_capture, session.capture),
+        ):
+            if before != after or setting in wanted:
                 session.observe(ConfigChangeApplied(setting, after))
 
     def _created(self, session: Session, *, resumed: bool, notes: tuple[str, ...]) -> SessionCreated:
@@ -418,70 +460,8 @@ class Registry:
         self._recorded.pop(session.id, None)
         return self._settling.start(session.id, session.aclose)
 
-    async def _renewed(self, session: Session, plan: _Plan) -> None:
-        task = self._settling.start(session.id, lambda: self._renew(session, plan))
+    async def _renewed(self, session: Session, plan: Plan, changes: tuple[Change, ...]) -> None:
+        task = self._settling.start(session.id, lambda: self._renew(session, plan, changes))
         await ended(task)
         if (bug := task.result()) is not None:
             raise bug
-
-
-async def _workspace(cwd: str) -> Workspace:
-    if not os.path.isabs(cwd):
-        raise Refusal("bad_cwd", "cwd must be an absolute path", "send the client's own working directory")
-    try:
-        workspace = await asyncio.to_thread(Workspace, cwd)
-        # What JSON cannot carry cannot be recorded or answered either.
-        os.fspath(workspace.root).encode()
-        return workspace
-    except UnicodeEncodeError as exc:
-        raise Refusal("bad_cwd", f"cannot work in {cwd[:500]}: {NOT_UTF8}", "rename the directory") from exc
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a path"
-        raise Refusal("bad_cwd", f"cannot work in {cwd[:500]}: {why.lower()}", "go to a directory that exists") from exc
-
-
-def _busy_notes(params: SessionCreate, live: Session) -> tuple[str, ...]:
-    wanted = [name for name in (params.mode, params.model) if name not in (None, live.agent.mode, live.agent.label)]
-    return ("a run is going on: mode, model and keys stay as they are",) if wanted else ()
-
-
-def _secrets(choice: Choice | None, env: Mapping[str, str], config: Config) -> tuple[str, ...]:
-    values = set(catalog.secret_values(env, config.providers))
-    if choice is not None and choice.key is not None:
-        values.add(choice.key.reveal())
-    return tuple(sorted(values))
-
-
-def _place(params: SessionCreate, live: Session | None, stored: Loaded | None) -> tuple[str, str]:
-    """The address given for the model, now or when the session was made: who names another model starts anew."""
-    if params.base_url or params.uds or params.model:
-        return params.base_url or "", params.uds or ""
-    if live is not None:
-        return live.agent.base_url, live.agent.uds
-    return (stored.session.base_url, stored.session.uds) if stored is not None else ("", "")
-
-
-def _stored_notes(stored: Loaded | None) -> list[str]:
-    if stored is None:
-        return []
-    notes = [f"accepted earlier but never run: {text[:200]!r}" for text in stored.pending[:5]]
-    if stored.damaged:
-        notes.append(f"{stored.damaged} stored messages could not be read and were left out")
-    return notes
-
-
-def _summary(session: Session) -> SessionSummary:
-    return SessionSummary(
-        session.id,
-        session.title,
-        session.workspace,
-        session.agent.mode,
-        session.agent.label,
-        stamp(session.updated_at),
-        session.state,
-        session.queued,
-    )
-
-
-def _stored_summary(row: StoredSession) -> SessionSummary:
-    return SessionSummary(row.id, row.title, row.cwd, row.mode, row.model, row.updated_at, "stored", 0)

@@ -11,38 +11,41 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from agentd.capture import metadata_of
 from agentd.errors import Refusal
 from agentd.feed import Feed
 from agentd.ids import Ids
 from agentd.loop import ITERATIONS, Limits, RunTool, run_loop
-from agentd.messages import Message, encode_message
+from agentd.messages import AssistantMessage, Message
 from agentd.protocol import SessionDelta
 from agentd.providers.stream import Provider
+from agentd.recorded import Recorded
+from agentd.recording import Captured, Recording
 from agentd.run import Emitted, Price, Run, Setup
-from agentd.store import MAX_LOADED_MESSAGES, SessionStore, StoredSession, StoreError, repair
+from agentd.saving import Saving, stamp
+from agentd.store import MAX_LOADED_MESSAGES, SessionStore, StoredSession, repair
 from agentd.tools.base import Tool, ToolContext
 from tracewriter.clock import Clock
 from tracewriter.events import (
-    DELTAS,
     Event,
     Failure,
+    InputPrepareFinished,
+    InputPrepareStarted,
     ModelStreamDelta,
+    PolicyPresetObserved,
     PromptQueueObserved,
     Record,
     RunExecuteFinished,
-    SessionSaveFailed,
+    RunExecuteStarted,
     ToolOutputDelta,
     name_of,
 )
 from tracewriter.jsonl import encode_safely
-from tracewriter.sender import Trace, TraceStatus
+from tracewriter.sender import Trace
 
 MAX_QUEUED_PROMPTS: Final = 64
 MAX_PROMPT_CHARS: Final = 1_000_000
@@ -60,37 +63,6 @@ class ModelProvider(Provider, Protocol):
 
     async def aclose(self) -> None:
         """Close them."""
-
-
-class HeldTrace:
-    """Keeps records while a session's recording is changed for another, and gives them to that one."""
-
-    def __init__(self, session: str) -> None:
-        self.session = session
-        self._held: list[tuple[Event, datetime | None, str, str, str]] = []
-
-    def record(
-        self, event: Event, *, ts: datetime | None = None, run: str = "", op: str = "", parent: str = ""
-    ) -> None:
-        """Keep it. The change takes two seconds at most: what is held is bounded by that."""
-        self._held.append((event, ts, run, op, parent))
-
-    async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
-        """Nothing is on disk yet."""
-        return self.status()
-
-    async def close(self, timeout_s: float = 2.0) -> TraceStatus:
-        """Nothing to close."""
-        return self.status()
-
-    def status(self) -> TraceStatus:
-        """Between two recordings."""
-        return TraceStatus("degraded", "the recording is being reopened", len(self._held))
-
-    def replay(self, trace: Trace) -> None:
-        """Hand over."""
-        for event, ts, run, op, parent in self._held:
-            trace.record(event, ts=ts, run=run, op=op, parent=parent)
 
 
 class Agent(Struct, frozen=True):
@@ -144,29 +116,34 @@ class Session:
         session_id: str,
         agent: Agent,
         feed: Feed,
-        trace: Trace,
+        recording: Recording,
         services: Services,
         conversation: Conversation,
-        *,
-        capture: str,
     ) -> None:
         self.id = session_id
         self.agent = agent
         self.feed = feed
-        self.trace = trace
+        self.recording = recording
         self.title = conversation.title
         self.idle_since_s = services.clock.monotonic()
         self.updated_at = services.clock.now()
         self._services = services
-        self.capture = capture
+        self._recorded, self._recorded_in = Recorded(), recording.mode
         self._history: tuple[Message, ...] = conversation.messages
-        self._next_number = conversation.next_number
+        self._saving = Saving(
+            session_id,
+            services.store,
+            services.clock,
+            services.ids,
+            self.observe,
+            next_number=conversation.next_number,
+        )
         self._queue: deque[_Queued] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._run: Run | None = None
         self._cancelling = False
         self._closed = False
-        self._save_failed = False
+        self._gone = False
         self._retired: list[ModelProvider] = []
 
     def __repr__(self) -> str:
@@ -176,6 +153,16 @@ class Session:
     def workspace(self) -> str:
         """The directory it works in."""
         return str(self.agent.context.workspace.root)
+
+    @property
+    def trace(self) -> Trace:
+        """Its recording's handle."""
+        return self.recording.trace
+
+    @property
+    def capture(self) -> str:
+        """The capture mode it is recorded in."""
+        return self.recording.mode
 
     @property
     def state(self) -> str:
@@ -214,7 +201,6 @@ class Session:
             raise Refusal(
                 "too_big", f"the prompt is over {MAX_PROMPT_CHARS:,} characters", "put the text in a file instead"
             )
-        self._save_failed = False  # told again with each prompt: whoever sends it need not have been here the last time
         queued = _Queued(self._services.ids.op(), text)
         ahead = len(self._queue) + (1 if self._run is not None else 0)
         self._queue.append(queued)
@@ -222,14 +208,8 @@ class Session:
         if not self.title:
             self.title = title_of(text)
             self.save()
-        store = self._services.store
-        if store is not None:
-            try:
-                await store.call(store.db.add_prompt, self.id, queued.prompt, text, stamp(self._services.clock.now()))
-                self._saved(None)
-            except StoreError as exc:
-                self._saved(exc)
-            self._check_open()  # it may have been closed meanwhile, and its queue cleared
+        await self._saving.prompt(queued.prompt, text)
+        self._check_open()  # it may have been closed meanwhile, and its queue cleared
         self._start_worker()
         return queued.prompt, ahead
 
@@ -244,7 +224,7 @@ class Session:
         self._queue.clear()
         for prompt in cleared:
             self.observe(PromptQueueObserved("cleared", prompt))
-        self._drop_prompts(cleared)
+        self._saving.drop(cleared)
         if self._worker is not None and not self._cancelling:
             self._cancelling = True  # a second cancellation would break off the tidying up of the first
             self._worker.cancel()
@@ -258,13 +238,9 @@ class Session:
             self._retired.append(old)
             await self._close_retired()
 
-    async def record_with(self, open_trace: Callable[[], Trace]) -> None:
-        """Close the recording and go on in a new one; what happens meanwhile is in the new one."""
-        old, held = self.trace, HeldTrace(self.id)
-        self.trace = held
-        await old.close()
-        self.trace = open_trace()
-        held.replay(self.trace)
+    async def record_with(self, captured: Captured, open_trace: Callable[[], Trace]) -> None:
+        """Go on in a new recording, in this mode; what happens meanwhile is in that one."""
+        await self.recording.change(captured, open_trace, self._services.clock.now())
 
     async def _close_retired(self) -> None:
         if self._run is None:
@@ -280,7 +256,9 @@ class Session:
             await asyncio.wait([self._worker], timeout=timeout_s)
         self._retired.append(self.agent.provider)
         await self._close_retired()
-        await self.trace.close()
+        await self._saving.settle()
+        self._gone = True
+        await self.recording.aclose(self._services.clock.now())
         self.feed.close()
 
     # --- runs
@@ -304,27 +282,22 @@ class Session:
                     await self._execute(self._queue.popleft())
 
     async def _execute(self, queued: _Queued) -> None:
-        agent, services = self.agent, self._services
+        services = self._services
         self.observe(PromptQueueObserved("consumed", queued.prompt))
-        setup = Setup(
-            services.ids.uuid7(),
-            queued.prompt,
-            queued.text,
-            agent.mode,
-            agent.provider,
-            agent.model,
-            agent.system,
-            agent.tools,
-            agent.context,
-            self._history,
-        )
+        if self._recorded_in != self.capture:  # what was recorded in another mode may hold nothing to refer to
+            self._recorded, self._recorded_in = Recorded(), self.capture
+        setup = self._prepare(queued)
         run = self._run = Run(setup, clock=services.clock, ids=services.ids, price=services.price)
+        limits = Limits(ITERATIONS[setup.mode])
+        self._saving.begin(queued.prompt)
         saved = 0
         try:
-            async with aclosing(run_loop(run, services.run_tool, Limits(ITERATIONS[agent.mode]))) as events:
+            async with aclosing(run_loop(run, services.run_tool, limits)) as events:
                 async for emitted in events:
                     saved = self._save_messages(run, saved, queued)
                     self._emit(run, emitted)
+                    if isinstance(emitted.event, RunExecuteStarted):
+                        self.observe(policy_of(setup, limits), setup.run)
         except asyncio.CancelledError:
             saved = self._end(run, saved, queued, "cancelled")
             raise
@@ -336,7 +309,31 @@ class Session:
             self._end(run, saved, queued, "failed", bug)
         finally:
             self._run = None
+            self._saving.end()
             self._remember(run.messages)
+
+    def _prepare(self, queued: _Queued) -> Setup:
+        agent, services = self.agent, self._services
+        run, op, started_s = services.ids.uuid7(), services.ids.op(), services.clock.monotonic()
+        self.observe(InputPrepareStarted(queued.prompt), run, op)
+        setup = Setup(
+            run,
+            queued.prompt,
+            queued.text,
+            agent.mode,
+            agent.provider,
+            agent.model,
+            agent.system,
+            agent.tools,
+            agent.context,
+            self._history,
+            self._recorded,
+        )
+        history_chars = sum(map(_chars, setup.history))
+        sizes = (len(queued.text), len(setup.history), history_chars, len(setup.system))
+        took_ms = round((services.clock.monotonic() - started_s) * 1000, 3)
+        self.observe(InputPrepareFinished(queued.prompt, *sizes, (), took_ms), run, op)
+        return setup
 
     def _end(self, run: Run, saved: int, queued: _Queued, outcome: str, failure: Failure | None = None) -> int:
         ends = run.close(outcome, failure)
@@ -354,23 +351,22 @@ class Session:
 
     def _emit(self, run: Run, emitted: Emitted) -> None:
         event = emitted.event
-        if type(event) not in DELTAS:
+        if not isinstance(event, (ModelStreamDelta, ToolOutputDelta)):
             self.observe(event, run.setup.run, emitted.op, emitted.parent)
             return
-        match event:
-            case ModelStreamDelta(kind, offset, text):
-                self.feed.publish_delta(SessionDelta(self.id, run.setup.run, emitted.op, kind, offset, text))
-            case ToolOutputDelta(offset, text):
-                self.feed.publish_delta(SessionDelta(self.id, run.setup.run, emitted.op, "output", offset, text))
-            case _:
-                raise AssertionError(f"not a delta: {event}")
+        kind = event.kind if isinstance(event, ModelStreamDelta) else "output"
+        delta = SessionDelta(self.id, run.setup.run, emitted.op, kind, event.offset, event.text)
+        self.feed.publish_delta(delta)
+        if self.capture == "stream":
+            ts = self._services.clock.now()
+            self.recording.delta(event, ts=ts, run=run.setup.run, op=emitted.op, parent=emitted.parent)
 
     def observe(self, event: Event, run: str = "", op: str = "", parent: str = "") -> None:
-        """Record an event, and show it to whoever follows."""
+        """Record an event, and show it to whoever follows. Nothing once the session is closed."""
+        if self._gone:
+            return
         ts = self.updated_at = self._services.clock.now()
-        recorded = metadata_of(event) if self.capture == "metadata" else event
-        if recorded is not None:
-            self.trace.record(recorded, ts=ts, run=run, op=op, parent=parent)
+        self.recording.record(event, ts=ts, run=run, op=op, parent=parent)
         record = Record(
             ts=ts,
             event=name_of(event),
@@ -388,41 +384,39 @@ class Session:
 
     def save(self) -> None:
         """Save what is kept besides the messages."""
-        store = self._services.store
-        if store is not None:
-            row = StoredSession(
-                self.id,
-                self.workspace,
-                self.title,
-                self.agent.mode,
-                self.agent.label,
-                stamp(self.updated_at),
-                self.agent.base_url,
-                self.agent.uds,
-            )
-            store.post(self._saved, store.db.save_session, row)
+        row = StoredSession(
+            self.id,
+            self.workspace,
+            self.title,
+            self.agent.mode,
+            self.agent.label,
+            stamp(self.updated_at),
+            self.agent.base_url,
+            self.agent.uds,
+            self.capture,
+        )
+        self._saving.row(row)
 
     def _save_messages(self, run: Run, saved: int, queued: _Queued) -> int:
         new = run.messages[saved:]
-        store = self._services.store
-        if new and store is not None:
-            encoded = [encode_message(message) for message in new]
-            at = stamp(self._services.clock.now())
-            store.post(self._saved, store.db.add_messages, self.id, self._next_number, encoded, at)
-            if saved == 0:
-                self._drop_prompts([queued.prompt])
-        self._next_number += len(new)
+        self._saving.messages(new)
+        if new and saved == 0:
+            self._saving.drop([queued.prompt])
         return saved + len(new)
 
-    def _drop_prompts(self, prompts: list[str]) -> None:
-        store = self._services.store
-        if store is not None and prompts:
-            store.post(self._saved, store.db.drop_prompts, self.id, prompts)
 
-    def _saved(self, error: StoreError | None) -> None:
-        if error is not None and not self._save_failed:
-            self.observe(SessionSaveFailed(Failure("store", str(error), error.hint)))
-        self._save_failed = error is not None
+def policy_of(setup: Setup, limits: Limits) -> PolicyPresetObserved:
+    """What a run may do and how far it may go."""
+    tools = tuple(tool.spec.name for tool in setup.tools)
+    writes = tuple(tool.spec.name for tool in setup.tools if tool.writes)
+    bounds = (limits.iterations, limits.budget_chars, limits.parallel_calls)
+    return PolicyPresetObserved(setup.mode, tools, writes, "workspace" if writes else "none", *bounds, None)
+
+
+def _chars(message: Message) -> int:
+    if isinstance(message, AssistantMessage):
+        return len(message.text) + sum(len(call.input) for call in message.tool_calls)
+    return len(message.text)
 
 
 def title_of(text: str) -> str:
@@ -439,11 +433,6 @@ def _encode(record: Record, event: Event) -> Raw:
     except (TypeError, ValueError, RecursionError, OverflowError):
         pass
     return Raw(_encoder.encode(msgspec.structs.replace(record, data=Raw(encode_safely(event)))))
-
-
-def stamp(at: datetime) -> str:
-    """RFC 3339 in UTC with microseconds: sorts as text."""
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def where(exc: BaseException) -> str:

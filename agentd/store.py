@@ -20,7 +20,7 @@ from msgspec import Struct
 from agentd.errors import AgentdError
 from agentd.messages import AssistantMessage, Message, ToolMessage, UserMessage, decode_message
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 # A conversation is cut to its newest messages when it is loaded: the request budget takes far less than this.
 MAX_LOADED_MESSAGES: Final = 4_000
 MAX_LOADED_BYTES: Final = 16 * 1024 * 1024
@@ -32,7 +32,8 @@ INTERRUPTED: Final = "[interrupted: the daemon ended before this call's result w
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, cwd TEXT NOT NULL, title TEXT NOT NULL, mode TEXT NOT NULL, model TEXT NOT NULL,
-    updated_at TEXT NOT NULL, base_url TEXT NOT NULL, uds TEXT NOT NULL) WITHOUT ROWID;
+    updated_at TEXT NOT NULL, base_url TEXT NOT NULL, uds TEXT NOT NULL,
+    capture TEXT NOT NULL DEFAULT '') WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS sessions_by_cwd ON sessions (cwd, updated_at);
 CREATE INDEX IF NOT EXISTS sessions_by_time ON sessions (updated_at);
 CREATE TABLE IF NOT EXISTS messages (
@@ -52,7 +53,8 @@ class StoreError(AgentdError):
 
 class StoredSession(Struct, frozen=True):
     """What is kept of a session besides its messages. `updated_at` is RFC 3339 in UTC; `model` is provider/model; base_url
-    and uds are the address that was given with it, "" for the provider's own (a URL with a password is never accepted)."""
+    and uds are the address that was given with it, "" for the provider's own (a URL with a password is never accepted). capture
+    is the mode it is recorded in; "" of one that an earlier version saved."""
 
     id: str
     cwd: str
@@ -62,6 +64,7 @@ class StoredSession(Struct, frozen=True):
     updated_at: str
     base_url: str = ""
     uds: str = ""
+    capture: str = ""
 
 
 class Loaded(Struct, frozen=True):
@@ -192,6 +195,8 @@ def _open(path: str) -> sqlite3.Connection:
         if version > SCHEMA_VERSION:
             raise sqlite3.DatabaseError(f"made by a newer agentd (schema {version}, this one knows {SCHEMA_VERSION})")
         db.executescript(_SCHEMA)
+        if "capture" not in {row[1] for row in db.execute("PRAGMA table_info(sessions)")}:  # schema 1
+            db.execute("ALTER TABLE sessions ADD COLUMN capture TEXT NOT NULL DEFAULT ''")
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     except BaseException:
         db.close()

@@ -167,7 +167,8 @@ async def test_an_answer_comes_before_what_it_causes(tmp_path: Path) -> None:
         session = await client.create(tmp_path)
         await client.ask(session, "hi")
         cursor = (await client.result("session/subscribe", session=session, after=""))["cursor"]
-        assert client.notes == []
+        seen = [note["params"]["record"]["event"] for note in client.notes]
+        assert seen in ([], ["session.save.finished"])  # of the run before
         replayed = await client.receive()
         assert replayed["params"]["cursor"].endswith(":1")
         assert not cursor.endswith(":1")
@@ -231,7 +232,7 @@ async def test_stop_ends_runs_as_cancelled_and_answers_first(tmp_path: Path) -> 
         assert await client.result("daemon/stop") == {"stopping": True}
         assert await client.reader.read() == b""  # and then the connection ends
         (trace,) = daemon.sender.traces
-        assert trace.names()[-1] == "run.execute.finished"
+        assert trace.names()[-2:] == ["run.execute.finished", "session.save.finished"]
         assert trace.closed == 1
 
 
@@ -339,13 +340,14 @@ async def test_a_client_that_wants_no_trace_ends_the_recording_of_the_session_it
         assert (trace.closed, "run.execute.started" in trace.names()) == (1, False)
 
 
-async def test_capture_stream_is_not_pretended(tmp_path: Path) -> None:
+async def test_capture_stream_records_what_came_before_it_records_the_end(tmp_path: Path) -> None:
     async with running(tmp_path / "home") as daemon:
         client = await daemon.connect()
         created = await client.result("session/create", cwd=str(tmp_path), capture="stream", **MODEL)
-        assert created["notes"] == ["capture stream is not available yet: recording as content"]
+        assert created["notes"] == []
         await client.ask(created["session"], "hi")
-        assert "model.stream.delta" not in daemon.sender.traces[0].names()
+        names = daemon.sender.traces[0].names()
+        assert names.index("model.request.finished") == names.index("model.stream.delta") + 1
 
 
 def test_a_second_daemon_is_refused_and_the_first_ones_socket_lives(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from agentd.errors import Refusal
 from agentd.feed import Feed, RingBudget
 from agentd.messages import AssistantMessage, ToolMessage, UserMessage
 from agentd.providers.stream import ModelRequest, StreamEvent
+from agentd.recording import Captured, Recording
 from agentd.session import MAX_QUEUED_PROMPTS, Agent, Conversation, Services, Session, title_of
 from agentd.store import SessionStore
 from agentd.tools.base import ToolContext
@@ -69,7 +70,8 @@ async def world(
             trace, sink = FakeTrace(), ListSink()
             feed = Feed("s1", "life", RingBudget())
             feed.subscribe(sink, None)
-            session = Session("s1", agent, feed, trace, services, Conversation(), capture=capture)
+            recording = Recording(trace, Captured(capture))
+            session = Session("s1", agent, feed, recording, services, Conversation())
             session.save()
             yield World(session, trace, sink, store)
             await session.aclose()
@@ -216,7 +218,7 @@ async def test_a_recording_changed_for_another_loses_nothing_between_them(tmp_pa
         old, new = w.trace, FakeTrace()
         await w.session.prompt("a")
         await w.until(1)
-        await w.session.record_with(lambda: new)
+        await w.session.record_with(Captured("content"), lambda: new)
         w.trace = new
         await w.session.prompt("b")
         await w.until(1)
