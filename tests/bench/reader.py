@@ -1,4 +1,4 @@
-"""How fast a trace is read: `python -m tests.bench.reader [--megabytes 200]`.
+"""How fast a trace is read: `python -m tests.bench.reader [--megabytes 100]`.
 
 verify (hashes, numbers, digests, drops) and read (every record decoded) over one sealed trace, beside `cat` of the same files
 into /dev/null and hashlib.sha256 over them, all with the files in the page cache; medians of 5, as shares of cat.
@@ -42,7 +42,7 @@ def sha256(paths: list[Path]) -> None:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description="The reader's speed beside cat.")
-    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--megabytes", type=int, default=100, help="below a session's limit")
     arguments = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as base:
