@@ -1,12 +1,23 @@
 """Where things are. Needs nothing but `os`: quick commands of the client import it before anything else.
 
-With AGENTD_HOME everything is in that one directory; otherwise the XDG base directories decide. Every function takes the
+The rule itself is the recorder's (`tracewriter.places`), so that any program finds it. Every function takes the
 environment as a parameter and returns an absolute path; none of them touches the disk but `private_dir` and `Address`.
 """
 
 from __future__ import annotations
 
 import os
+
+# isort: off
+from tracewriter.places import (
+    config_file as config_file,
+    runtime_dir as runtime_dir,
+    state_dir as state_dir,
+    traces_dir as traces_dir,
+    writer_socket as writer_socket,
+)
+
+# isort: on
 
 TYPE_CHECKING = False  # typing's import alone would cost more than this module
 if TYPE_CHECKING:
@@ -17,46 +28,14 @@ MAX_SOCKET_PATH_BYTES = 107
 PRIVATE_MODE = 0o700
 
 
-def config_file(env: Mapping[str, str]) -> str:
-    """The user's config.toml; it need not exist."""
-    home = _agentd_home(env)
-    return os.path.join(
-        home if home else os.path.join(_xdg(env, "XDG_CONFIG_HOME", ".config"), "agentd"), "config.toml"
-    )
-
-
-def state_dir(env: Mapping[str, str]) -> str:
-    """The directory of what must survive: sessions.db and traces/."""
-    home = _agentd_home(env)
-    return home if home else os.path.join(_xdg(env, "XDG_STATE_HOME", os.path.join(".local", "state")), "agentd")
-
-
 def sessions_db(env: Mapping[str, str]) -> str:
     """The session store."""
     return os.path.join(state_dir(env), "sessions.db")
 
 
-def traces_dir(env: Mapping[str, str]) -> str:
-    """The root of all records."""
-    return os.path.join(state_dir(env), "traces")
-
-
-def runtime_dir(env: Mapping[str, str]) -> str:
-    """The directory of sockets, locks and logs of running processes."""
-    runtime = env.get("XDG_RUNTIME_DIR", "")
-    if not _agentd_home(env) and os.path.isabs(runtime):
-        return os.path.join(runtime, "agentd")
-    return os.path.join(state_dir(env), "run")
-
-
 def agentd_socket(env: Mapping[str, str]) -> str:
     """The daemon's socket (PROTOCOL.md)."""
     return os.path.join(runtime_dir(env), "agentd.sock")
-
-
-def writer_socket(env: Mapping[str, str]) -> str:
-    """The recorder's socket."""
-    return os.path.join(runtime_dir(env), "tracewriter.sock")
 
 
 def state_lock(env: Mapping[str, str]) -> str:
@@ -139,16 +118,3 @@ class Address:
 def address(path: str) -> Address:
     """The address of a socket path, of any length: `with address(path) as name: sock.connect(name)`."""
     return Address(path)
-
-
-def _agentd_home(env: Mapping[str, str]) -> str:
-    home = env.get("AGENTD_HOME", "")
-    return os.path.abspath(home) if home else ""
-
-
-def _xdg(env: Mapping[str, str], name: str, default: str) -> str:
-    value = env.get(name, "")
-    if os.path.isabs(value):  # the XDG specification says to ignore relative ones
-        return value
-    home = env.get("HOME", "")
-    return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~"), default)

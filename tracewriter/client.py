@@ -7,10 +7,9 @@ import socket
 import time
 from typing import Final
 
-from tracewriter.connection import peer_uid
 from tracewriter.errors import NoWriter, ProtocolError
-from tracewriter.listen import MAX_SUN_PATH
 from tracewriter.protocol import FrameDecoder, Hello, Kind, SessionStatus, Status, decode_body, encode
+from tracewriter.reach import peer_uid, reach
 
 __all__ = ["NoWriter", "SessionStatus", "Status", "ask_status"]
 
@@ -24,7 +23,7 @@ def ask_status(path: str, timeout_s: float = 5.0) -> Status:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.settimeout(timeout_s)
-        _connect(sock, path)
+        reach(sock, path)
         if peer_uid(sock) != os.geteuid():
             raise NoWriter("another user answers at the writer's socket")
         hello = encode(Kind.HELLO, body=Hello(os.urandom(8).hex(), 1))
@@ -40,17 +39,6 @@ def ask_status(path: str, timeout_s: float = 5.0) -> Status:
         raise NoWriter(f"the recorder cannot be reached: {exc.strerror or exc}") from exc
     finally:
         sock.close()
-
-
-def _connect(sock: socket.socket, path: str) -> None:
-    if len(os.fsencode(path)) <= MAX_SUN_PATH:
-        sock.connect(path)
-        return
-    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sock.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
-    finally:
-        os.close(directory)
 
 
 def _answer(sock: socket.socket, deadline: float) -> Status:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from collections import deque
 from typing import Final
 
 from tracewriter.config import MAX_FRAME, Limits
 from tracewriter.errors import ProtocolError
 from tracewriter.protocol import HEADER_BYTES, Frame, FrameDecoder, Kind, Refused, encode
+from tracewriter.reach import peer_uid
 from tracewriter.recorder import Recording
 
 # One buffer for all connections (1 MiB each would be 277 MiB at 256 clients); it must hold the rest of a frame and more.
 RECEIVE_BUFFER: Final = 2 * (MAX_FRAME + HEADER_BYTES)
 RECEIVE_BYTES: Final = 256 * 1024  # read at once: small enough to stay in a core's cache through all passes
-_UCRED: Final = struct.Struct("3i")
 
 
 class ReceiveBuffer:
@@ -27,11 +26,6 @@ class ReceiveBuffer:
     def __init__(self) -> None:
         self.data = bytearray(RECEIVE_BUFFER)
         self.view = memoryview(self.data)
-
-
-def peer_uid(sock: socket.socket) -> int:
-    """The uid of the process at the other end of a Unix socket (SO_PEERCRED)."""
-    return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
 
 
 class Connection:

@@ -318,6 +318,16 @@ class UnknownEvent(Struct, frozen=True, gc=False):
     data: Raw
 
 
+class Foreign(Struct, frozen=True, gc=False):
+    """An event of another tool: its name (`tracewriter.foreign` makes legal ones) and its data, a JSON object in one line.
+
+    No part of `Event`: readers find its records as UnknownEvent, under names that are never ours.
+    """
+
+    name: str
+    data: Raw
+
+
 def name_of_class(cls: type) -> str:
     """The wire name of an event class: ToolCallStarted is tool.call.started."""
     return re.sub(r"(?<!^)(?=[A-Z])", ".", cls.__name__).lower()

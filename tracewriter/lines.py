@@ -19,6 +19,7 @@ from tracewriter.events import (
     KINDS,
     NAMES,
     Event,
+    Foreign,
     RunExecuteFinished,
     TraceDropObserved,
 )
@@ -80,7 +81,7 @@ class Entry:
 
 
 def name_of(event: object) -> str:
-    """The name it is recorded under."""
+    """The name it is counted under: there is no end of foreign ones, which are counted together."""
     return FOREIGN if type(event) is TraceDropObserved else NAMES.get(type(event), FOREIGN)
 
 
@@ -101,14 +102,15 @@ def _never(_: Event) -> int:
 
 def careful_line(seq: int, session: str, event: object, ts: datetime, ids: tuple[str, str, str]) -> Line:
     """The record as a line that can be encoded, whatever its values are: repaired and cut where it must be."""
+    name = event.name if type(event) is Foreign and event.name not in KINDS else name_of(event)
     try:
-        head = head_of(name_of(event), session, *ids)
+        head = head_of(name, session, *ids)
     except Exception:  # noqa: BLE001 - ids of any type, which may raise anything when they are looked at
         head = None
     if head is None or len(head) > KIB:
         repairs = jsonl.Repairs()
         head = head_of(
-            name_of(event),
+            jsonl.cut_text(jsonl.safe_str(name, repairs), _ID_CHARS),
             session,
             *(jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) if value else "" for value in ids),
         )
@@ -127,6 +129,8 @@ def _zoned(ts: datetime) -> datetime:
 def data_of(event: object) -> Raw:
     """An event as one line of JSON, whatever its values are."""
     kind = type(event)
+    if kind is Foreign:
+        return _foreign(event.data)  # type: ignore[attr-defined]
     try:
         about = _SIZERS.get(kind)
         if about is not None and about(event) <= _DATA_BYTES:  # type: ignore[arg-type]
@@ -137,6 +141,10 @@ def data_of(event: object) -> Raw:
     except Exception:  # noqa: BLE001 - looking at a value runs its code, which may raise anything
         pass
     return Raw(jsonl.encode_safely(_cut_body(event), _DATA_BYTES))
+
+
+def _foreign(data: Raw) -> Raw:
+    return data if len(data) <= _DATA_BYTES and jsonl.is_json(data) else Raw(jsonl.encode_safely(data, _DATA_BYTES))
 
 
 def encode_batch(lines: list[Line]) -> list[tuple[int, bytes]]:

@@ -22,7 +22,6 @@ from msgspec import Struct
 from tracewriter import forks
 from tracewriter.clock import SYSTEM_CLOCK, Clock
 from tracewriter.config import BUFFER_BYTES, FLUSH_S, SEND_BUFFER
-from tracewriter.connection import peer_uid
 from tracewriter.errors import ProtocolError
 from tracewriter.events import (
     FORMAT,
@@ -30,28 +29,16 @@ from tracewriter.events import (
     SessionRecordFinished,
     SessionRecordStarted,
 )
-from tracewriter.listen import MAX_SUN_PATH
 from tracewriter.producer import Channel, Producer, SessionInfo
+from tracewriter.reach import dial
+from tracewriter.standing import TraceStatus as TraceStatus
+from tracewriter.standing import standing
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _RECEIVE: Final = 256 * 1024
 _SILENT_S: Final = 1.0
 _PIECES: Final = 512  # of one sendmsg; over 1,024 it is EINVAL
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-class TraceStatus(Struct, frozen=True):
-    """Whether recording works. state: ok, degraded (it will go on by itself; reason says what holds it up), off.
-
-    emitted: events given to record(); recorded: on disk; dropped: not recorded and never will be (each a counted drop).
-    """
-
-    state: str
-    reason: str = ""
-    emitted: int = 0
-    recorded: int = 0
-    dropped: int = 0
 
 
 class SessionFigures(Struct, frozen=True):
@@ -158,16 +145,9 @@ class SessionTrace:
 
     def status(self) -> TraceStatus:
         """How things stand."""
-        outbox = self._channel.outbox
-        waiting = outbox.unanswered if outbox.stopped else outbox.waiting
-        recorded = max(0, outbox.emitted - outbox.dropped - waiting)
-        if outbox.stopped and outbox.stopped != "closed":
-            return TraceStatus("off", outbox.stopped, outbox.emitted, recorded, outbox.dropped)
-        reason = self._channel.reason or self._sender.trouble()
-        if self._unfinished or waiting:
-            reason = reason or ("not all of it was acknowledged" if outbox.stopped else "")
-        state = "degraded" if reason and (self._unfinished or self._closing is None) else "ok"
-        return TraceStatus(state, reason if state != "ok" else "", outbox.emitted, recorded, outbox.dropped)
+        trouble = self._channel.reason or self._sender.trouble()
+        closing = self._closing is not None
+        return standing(self._channel.outbox, trouble, closing=closing, unfinished=self._unfinished)
 
 
 class Sender:
@@ -327,31 +307,11 @@ class Sender:
     def _connect(self) -> socket.socket | None:
         if self._disowned:
             return None
-        try:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        except OSError as exc:  # no descriptors left
-            self.problem = f"no connection to the writer: {exc.strerror or exc}"
+        found = dial(self._path, SEND_BUFFER)
+        if isinstance(found, str):
+            self.problem = found
             return None
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            self._reach(sock)  # a Unix socket connects at once or not at all (EAGAIN: its backlog is full)
-            if peer_uid(sock) == os.geteuid():
-                return sock
-            self.problem = "the writer's socket belongs to another user"
-        except OSError as exc:
-            self.problem = f"no writer: {exc.strerror or exc}"
-        sock.close()
-        return None
-
-    def _reach(self, sock: socket.socket) -> None:
-        if len(os.fsencode(self._path)) <= MAX_SUN_PATH:
-            sock.connect(self._path)
-            return
-        dir_fd = os.open(os.path.dirname(self._path), _DIRECTORY)
-        try:
-            sock.connect(f"/proc/self/fd/{dir_fd}/{os.path.basename(self._path)}")
-        finally:
-            os.close(dir_fd)
+        return found
 
     async def _serve(self, sock: socket.socket) -> str:
         """Run one connection to its end; gives why it ended."""

@@ -88,4 +88,4 @@ def test_sockets_of_any_path_length_can_be_bound_and_connected(tmp_path: Path) -
 def test_importing_it_pulls_in_nothing_but_os() -> None:
     code = "import sys; before = set(sys.modules); import agentd.paths; print(sorted(set(sys.modules) - before))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "['__future__', 'agentd', 'agentd.paths']"
+    assert out.stdout.strip() == "['__future__', 'agentd', 'agentd.paths', 'tracewriter', 'tracewriter.places']"
