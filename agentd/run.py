@@ -283,7 +283,8 @@ class Run:
             self.note_error(f"{call.name}: {text}")
         chars = UNSET if output.chars is None else output.chars
         finished = ToolCallFinished(call.id, call.name, text, output.is_error, duration_ms, chars)
-        return [*(Emitted(change, op, parent) for change in output.changes), self._say(finished, op, parent)]
+        facts = (*output.observed, *output.changes)
+        return [*(Emitted(fact, op, parent) for fact in facts), self._say(finished, op, parent)]
 
     def _note_change(self, change: FileChangeApplied) -> None:
         before = self._files.get(change.path, (change.before, None))[0]

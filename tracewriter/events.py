@@ -62,8 +62,8 @@ class SameAs(Struct, frozen=True, gc=False, omit_defaults=True):
 
     same_as is the id of a run (the user's message made of its run.execute.started) or of an operation (the assistant's made
     of its model.request.finished or failed, the tool's made of its tool.call.finished). With `at` it is the operation of an
-    earlier request, whose model.request.started holds the message that stood at that position. `opaque` belongs to the
-    message, and is not in that record.
+    earlier request (or this one), whose model.request.started holds the message that stood at that position. `opaque`
+    belongs to the message, and is not in that record.
     """
 
     same_as: str
@@ -210,7 +210,9 @@ class ToolOutputDelta(EventBase, frozen=True, gc=False):
 
 
 class FileCheckFailed(EventBase, frozen=True, gc=False):
-    """A change was refused before it touched the file. check: unread, changed, binary or path (no such file, outside, …)."""
+    """A change was refused before it touched the file. check: unread, changed or deleted (since it was read), binary, match
+    (the text to replace is not there, or not unique) or path (no such file, outside, …).
+    """
 
     path: str
     check: str

@@ -9,19 +9,22 @@ from msgspec import Raw, Struct
 if TYPE_CHECKING:
     from agentd.providers.stream import ToolSpec
     from agentd.tools.workspace import Workspace
-    from tracewriter.events import FileChangeApplied
+    from tracewriter.events import FileChangeApplied, FileCheckFailed, WorkspaceChangeObserved
 
 # What the model gets of one result (design: 20,000 characters); the record says how long the whole was.
 MAX_RESULT_CHARS: Final = 20_000
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a call gave. `text` is at most MAX_RESULT_CHARS long; `chars` is the full length when it was cut."""
+    """What a call gave. `text` is at most MAX_RESULT_CHARS long; `chars` is the full length when it was cut. observed: what it
+    found out besides about files.
+    """
 
     text: str
     is_error: bool = False
     chars: int | None = None
     changes: tuple[FileChangeApplied, ...] = ()
+    observed: tuple[FileCheckFailed | WorkspaceChangeObserved, ...] = ()
 
 
 class ToolContext(Struct):

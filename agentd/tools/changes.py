@@ -41,11 +41,13 @@ def remember(seen: dict[str, str], path: str, digest: str) -> None:
 def check_seen(path: str, data: bytes, seen: str | None) -> None:
     """Raise PathError unless the model has read exactly this content."""
     if is_binary(data):
-        raise PathError(path, "it is a binary file; it cannot be changed as text")
+        raise PathError(path, "it is a binary file; it cannot be changed as text", "binary")
     if seen is None:
-        raise PathError(path, "read it with read_file first; it exists and you have not read it in this session")
+        raise PathError(
+            path, "read it with read_file first; it exists and you have not read it in this session", "unread"
+        )
     if seen != sha256(data):
-        raise PathError(path, "it has changed since you read it; read it again with read_file")
+        raise PathError(path, "it has changed since you read it; read it again with read_file", "changed")
 
 
 class Change:

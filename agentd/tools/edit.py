@@ -22,6 +22,7 @@ _SHOWN_LINES: Final = 10
 # Comparing with every line costs up to a millisecond a line.
 _COMPARED_LINES: Final = 2_000
 _COMPARED_CHARS: Final = 200
+_ABSENT: Final = "list_files shows what is there, write_file creates files"
 
 
 class EditInput(Struct, frozen=True):
@@ -110,12 +111,13 @@ def _nearest(data: bytes, old: str) -> str:
 def _edit(workspace: Workspace, wanted: EditInput, seen: str | None, change: Change) -> ToolOutput:
     before = workspace.snapshot(wanted.path, MAX_FILE_BYTES)
     if before is None:
-        raise PathError(wanted.path, "there is no such file; list_files shows what is there, write_file creates files")
+        check = "path" if seen is None else "deleted"
+        raise PathError(wanted.path, f"there is no such file; {_ABSENT}", check)
     check_seen(wanted.path, before.data, seen)
     try:
         edited = edit(before.data, wanted.old, wanted.new, replace_all=wanted.replace_all)
     except EditError as error:
-        raise PathError(wanted.path, str(error)) from error
+        raise PathError(wanted.path, str(error), "match") from error
     done = change.make(workspace, wanted.path, before, edited.data)
     name = shown(workspace.locate(wanted.path))
     if done is None:

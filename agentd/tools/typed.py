@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from agentd.tools.base import MAX_RESULT_CHARS, ToolContext, ToolOutput
 from agentd.tools.workspace import PathError, in_words, shown
+from tracewriter.events import Failure, FileCheckFailed, WorkspaceChangeObserved
 
 if TYPE_CHECKING:
     from agentd.providers.stream import ToolSpec
@@ -59,7 +60,8 @@ class TypedTool(Generic[I]):
         try:
             return cut(await self._body(decode_input(arguments, self.input_type), context))
         except FAILURES as error:
-            return failed(error, self._spec)
+            output = failed(error, self._spec)
+            return msgspec.structs.replace(output, observed=_refused(error)) if self._writes else output
 
 
 FAILURES: Final = (InputError, PathError, OSError, msgspec.ValidationError)
@@ -77,6 +79,16 @@ def failed(error: Exception, spec: ToolSpec) -> ToolOutput:
         case _:
             raise AssertionError(f"not a failure of a call: {error!r}")
     return cut(ToolOutput(text, is_error=True))
+
+
+def _refused(error: Exception) -> tuple[FileCheckFailed | WorkspaceChangeObserved, ...]:
+    """What is recorded of a change that was refused: the check, and what somebody else did to the file."""
+    if not isinstance(error, PathError):
+        return ()
+    refused = FileCheckFailed(error.path, error.check, Failure("refused", str(error)))
+    if error.check in ("changed", "deleted"):
+        return WorkspaceChangeObserved(error.path, error.check, "edit"), refused
+    return (refused,)
 
 
 def decode_input(arguments: Raw, input_type: type[I]) -> I:
@@ -119,7 +131,7 @@ def cut(output: ToolOutput) -> ToolOutput:
     if space > keep - _BACK_OFF_CHARS:
         head = head[: space + 1]
     note = f"\n[cut: the first {len(head):,} of {length:,} characters]"
-    return ToolOutput(head + note, output.is_error, output.chars or length, output.changes)
+    return msgspec.structs.replace(output, text=head + note, chars=output.chars or length)
 
 
 def quoted(text: str, limit: int = 200) -> str:

@@ -58,12 +58,16 @@ _WORDS: Final = {
 
 
 class PathError(Exception):
-    """A path that a tool will not or cannot use: one readable line that names the path and says why."""
+    """A path that a tool will not or cannot use: one readable line that names the path and says why.
 
-    def __init__(self, path: str, reason: str) -> None:
+    check: what did not hold, as in file.check.failed.
+    """
+
+    def __init__(self, path: str, reason: str, check: str = "path") -> None:
         super().__init__(f"{shown(path)}: {reason}")
         self.path = path
         self.reason = reason
+        self.check = check
 
 
 class Stopped(Exception):
@@ -275,7 +279,7 @@ class Workspace:
             finally:
                 os.close(fd)
             if _identity_at(parent, name) != (None if before is None else before.identity):
-                raise PathError(path, "it was changed by someone else just now; read it again")
+                raise PathError(path, "it was changed by someone else just now; read it again", "changed")
             if not may_commit():
                 raise Stopped
             os.rename(temp, name, src_dir_fd=parent, dst_dir_fd=parent)
