@@ -29,6 +29,12 @@ COMMANDS: Final = (
             Option(("-c", "--continue"), "go on with the newest session of this directory"),
             Option(("--session",), "go on with this session", "ID"),
             Option(("--ephemeral",), "keep nothing: no history, no record"),
+            Option(
+                ("--capture",),
+                "what the session's record holds from now on (default: as before, or as configured)",
+                "WHAT",
+                ("content", "metadata", "stream", "off"),
+            ),
             Option(("-q", "--quiet"), "only the answer"),
             Option(("--json",), "the session's records on stdout, one per line"),
             Option(("--base-url",), "an OpenAI-compatible server", "URL"),
@@ -59,6 +65,21 @@ COMMANDS: Final = (
         _IDS,
     ),
     Command("trace summary", "Tell what a session's runs really did.", "ID", (_RUN, JSON), 1, 1, _IDS),
+    Command(
+        "trace context",
+        "Show what the model was sent: a run's requests, and the last or one of them whole.",
+        "RUN",
+        (
+            Option(("--request",), "this one, counted from 1 (default: the last)", "N"),
+            Option(("--run",), "this run of the session that RUN names", "ID"),
+            Option(("--body",), "the body of the request, as its provider was sent it"),
+            JSON,
+        ),
+        1,
+        1,
+        'An id may be shortened as far as it stays unambiguous; "last" is the newest session\'s last run. A session or its '
+        "directory (./NAME) stands for its last run. Exits 1 when something of the request is not in the record.",
+    ),
     Command(
         "trace tail",
         "Show a session's newest records, and with -f those to come, as they are written.",

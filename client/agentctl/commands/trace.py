@@ -44,6 +44,10 @@ def _run(name: str, parsed: Parsed, world: World) -> int:
         from agentctl.commands import trace_retention
 
         return trace_retention.run(name, parsed, world)
+    if name == "trace context":
+        from agentctl.commands import trace_context
+
+        return trace_context.run(parsed, world)
     if name == "trace verify" and parsed.has("all"):
         from agentctl.commands import trace_verify
 
