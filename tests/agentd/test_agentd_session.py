@@ -31,7 +31,7 @@ from tests.agentd.daemon_fakes import (
     say,
     tool,
 )
-from tracewriter.events import RunExecuteFinished, RunExecuteStarted
+from tracewriter.events import ModelRequestStarted, RunExecuteFinished, RunExecuteStarted
 
 pytestmark = pytest.mark.anyio
 
@@ -254,3 +254,33 @@ async def test_capture_metadata_records_nothing_that_was_said_and_clients_still_
 def test_a_title_is_one_short_line() -> None:
     assert title_of("fix\n the\tbug ") == "fix the bug"
     assert len(title_of("word " * 100)) <= 80
+
+
+async def test_a_run_refers_to_what_earlier_runs_recorded_until_that_is_recorded_in_another_way(tmp_path: Path) -> None:
+    async with world(tmp_path, ScriptedProvider(say("a long enough answer to be worth a reference"))) as w:
+        for count in (1, 2):
+            await w.session.prompt("a long enough question to be worth a reference")
+            await w.until(count)
+        first, second = contexts(w.trace)
+        assert ["same_as" in told for told in first] == [True]
+        assert ["same_as" in told for told in second] == [True, True, True]
+        metadata, content = FakeTrace(), FakeTrace()
+        await w.session.record_with(Captured("metadata"), lambda: metadata)
+        await w.session.prompt("not to be recorded, and not to be referred to")
+        while w.session.state != "idle":  # noqa: ASYNC110 - the session has no such event
+            await asyncio.sleep(0.001)
+        assert contexts(metadata) == [[]]
+        await w.session.record_with(Captured("content"), lambda: content)
+        await w.session.prompt("recorded again, at a length that is worth a reference")
+        while w.session.state != "idle":  # noqa: ASYNC110 - the session has no such event
+            await asyncio.sleep(0.001)
+        (after,) = contexts(content)
+        assert len(after) == 7
+        assert "not to be recorded, and not to be referred to" in after[4]
+        assert ["same_as" in told for told in after] == [False, False, True, True, False, True, True]
+
+
+def contexts(trace: FakeTrace) -> list[list[str]]:
+    """What each request's record says of its messages."""
+    started = [event for event in trace.events if isinstance(event, ModelRequestStarted)]
+    return [[bytes(raw).decode() for raw in event.context.messages] for event in started]
