@@ -23,13 +23,13 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 
 MAX_DEPTH: Final = 64  # deeper nesting breaks decoders (msgspec near 1,000, others earlier)
 _CUTS: Final = (64 * 1024, 16 * 1024, 4 * 1024, 1024, 200)  # characters kept of a field, tried in this order
-_MAX_ITEMS: Final = 100_000  # values walked of one body, so that a hostile object cannot hold up the run
+MAX_ITEMS: Final = 100_000  # values walked of one body, so that a hostile object cannot hold up the run
 _NAME_CHARS: Final = 200  # of a foreign type's name
 _type_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 _LOOK_BACK: Final = 200  # a cut backs off to white space at most so far
 
 encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder()
+decoder: Final = msgspec.json.Decoder()
 _syntax: Final = msgspec.json.Decoder(Raw)
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
@@ -58,24 +58,24 @@ def raw(value: object) -> Raw:
     try:
         encoded = encoder.encode(value)
         # NaN is written as null, and Raw inside is passed through as it is: only then look closer
-        if b"null" not in encoded and not _too_deep(encoded) and is_json(encoded):
+        if b"null" not in encoded and not too_deep(encoded) and is_json(encoded):
             return Raw(encoded)
     except Exception:  # noqa: BLE001 - encoding runs foreign code (properties, time zones), which may raise anything
         pass
     return Raw(encoder.encode(to_json(value, Repairs())))
 
 
-def is_json(data: bytes) -> bool:
+def is_json(data: bytes | Raw) -> bool:
     """Valid JSON in one line; takes a third of the time of encoding it."""
     try:
         _syntax.decode(data)
-        data.decode()
+        bytes(data).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return b"\n" not in data
+    return b"\n" not in bytes(data)
 
 
-def _too_deep(data: bytes) -> bool:
+def too_deep(data: bytes) -> bool:
     """Whether JSON text is nested deeper than MAX_DEPTH: strings are taken out, then the innermost brackets, level by level."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
@@ -95,7 +95,7 @@ def loads(data: bytes) -> JsonValue:
     if data[:3] == b"\xef\xbb\xbf":
         data = data[3:]
     try:
-        value: JsonValue = _decoder.decode(data)
+        value: JsonValue = decoder.decode(data)
         return value
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
@@ -132,7 +132,7 @@ def _plain(value: object, repairs: Repairs, depth: int) -> JsonValue:
     if isinstance(value, float):
         real = float.__float__(value)
         return real if math.isfinite(real) else repairs.mark(str(real))
-    if depth >= MAX_DEPTH or repairs.items > _MAX_ITEMS:
+    if depth >= MAX_DEPTH or repairs.items > MAX_ITEMS:
         return repairs.mark("[left out: nested too deep]" if depth >= MAX_DEPTH else "[left out: too many values]")
     return _container(value, repairs, depth)
 
@@ -163,7 +163,7 @@ def _container(value: object, repairs: Repairs, depth: int) -> JsonValue:
 def _array(items: Iterable[object], repairs: Repairs, depth: int) -> list[JsonValue]:
     out: list[JsonValue] = []
     for item in items:
-        if repairs.items > _MAX_ITEMS:
+        if repairs.items > MAX_ITEMS:
             out.append(repairs.mark("[left out: too many values]"))
             break
         out.append(to_json(item, repairs, depth + 1))
@@ -173,7 +173,7 @@ def _array(items: Iterable[object], repairs: Repairs, depth: int) -> list[JsonVa
 def _object(items: Iterable[tuple[object, object]], repairs: Repairs, depth: int) -> dict[str, JsonValue]:
     out: dict[str, JsonValue] = {}
     for key, item in items:
-        if repairs.items > _MAX_ITEMS:
+        if repairs.items > MAX_ITEMS:
             out["[left out]"] = repairs.mark("too many values")
             break
         out[_key(key, repairs)] = to_json(item, repairs, depth + 1)
@@ -223,6 +223,17 @@ def cut_text(text: str, limit: int) -> str:
     return f"{text[:end]}…[cut: {length} characters]"
 
 
+_MARK_BYTES: Final = 64  # a mark has less
+
+
+def cut_text_to_bytes(text: str, limit: int) -> str:
+    """The same with at most `limit` bytes of UTF-8, mark and all. The text is valid Unicode; a limit has room for the mark."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    return cut_text(text, len(data[: limit - _MARK_BYTES].decode(errors="ignore")))
+
+
 def _shrink(value: JsonValue, limit: int) -> JsonValue:
     if isinstance(value, str):
         return cut_text(value, limit)
@@ -233,13 +244,19 @@ def _shrink(value: JsonValue, limit: int) -> JsonValue:
     return value
 
 
-def encode_safely(data: object, limit_bytes: int = MAX_LINE) -> bytes:
-    """A record's data as JSON of at most `limit_bytes`, repaired and cut as needed, the number of repairs in it. Never raises."""
+def plain(data: object) -> dict[str, JsonValue]:
+    """A record's data made of plain JSON types, the number of repairs in it. Never raises."""
     repairs = Repairs()
     value = to_json(data, repairs)
     body: dict[str, JsonValue] = value if isinstance(value, dict) else {"value": value}
     if repairs.count:
         body["repaired"] = repairs.count
+    return body
+
+
+def encode_safely(data: object, limit_bytes: int = MAX_LINE) -> bytes:
+    """A record's data as JSON of at most `limit_bytes`, repaired and cut as needed, the number of repairs in it. Never raises."""
+    body = plain(data)
     encoded = encoder.encode(body)
     whole = len(encoded)
     for limit in _CUTS:

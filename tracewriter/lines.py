@@ -1,7 +1,8 @@
 """From an event to its line: what is encoded later, what is encoded at once, and what takes the careful way.
 
 A flat event of proven values can wait: nobody can change it any more, so a whole batch of them is encoded in one call.
-Everything else is JSON before `record` returns. A value that cannot be encoded costs its own line's shape, nothing else.
+Everything else is JSON before `record` returns, and what is too long for a line has moved out of it (`moving`). A value that
+cannot be encoded costs its own line's shape, nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tracewriter import jsonl
-from tracewriter.config import BATCH_BYTES, KIB, MAX_BODY, MAX_LINE
+from tracewriter.config import BATCH_BYTES, KIB, MAX_BODY
 from tracewriter.events import (
     KINDS,
     NAMES,
@@ -23,14 +24,17 @@ from tracewriter.events import (
     RunExecuteFinished,
     TraceDropObserved,
 )
+from tracewriter.moving import DATA_BYTES, Data, Keys, OddValue, looks_like_reference, move_out
+from tracewriter.payload import PAYLOAD_BYTES
 from tracewriter.sizing import TOO_LONG, holds_json, is_flat, sizer
 
 FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
 _ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
 _ENVELOPE: Final = 56  # {"seq":…,"ts":"…","event":…,"data":…} and LF, about
-_DATA_BYTES: Final = MAX_LINE - 2 * KIB  # of a line's data, when the rest is as it should be
+_LIKE_REFERENCE: Final = b'{"left_out":"what looks like a reference to a payload"}'
 _SPLIT_BYTES: Final = 2 * BATCH_BYTES  # a batch that was estimated at half of it is cut into several
 _encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder()
 
 # Kinds with JSON bodies, which a caller may hand over in several lines; the others' encoding has none.
 WITH_JSON: Final = frozenset(filter(holds_json, KINDS.values()))
@@ -100,24 +104,21 @@ def _never(_: Event) -> int:
     return TOO_LONG
 
 
-def careful_line(seq: int, session: str, event: object, ts: datetime, ids: tuple[str, str, str]) -> Line:
-    """The record as a line that can be encoded, whatever its values are: repaired and cut where it must be."""
+def careful_head(session: str, event: object, ids: tuple[str, str, str]) -> Raw:
+    """All from the name to the ids, whatever these are: repaired and cut where they must be."""
     name = event.name if type(event) is Foreign and event.name not in KINDS else name_of(event)
     try:
         head = head_of(name, session, *ids)
+        if len(head) <= KIB:
+            return head
     except Exception:  # noqa: BLE001 - ids of any type, which may raise anything when they are looked at
-        head = None
-    if head is None or len(head) > KIB:
-        repairs = jsonl.Repairs()
-        head = head_of(
-            jsonl.cut_text(jsonl.safe_str(name, repairs), _ID_CHARS),
-            session,
-            *(jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) if value else "" for value in ids),
-        )
-    return Line(seq, _zoned(ts), head, data_of(event))
+        pass
+    repairs = jsonl.Repairs()
+    shown = (jsonl.cut_text(jsonl.safe_str(value, repairs), _ID_CHARS) if value else "" for value in ids)
+    return head_of(jsonl.cut_text(jsonl.safe_str(name, repairs), _ID_CHARS), session, *shown)
 
 
-def _zoned(ts: datetime) -> datetime:
+def zoned(ts: datetime) -> datetime:
     """The same time, at an offset that is a constant: a time zone of the caller's is asked once, and now."""
     if ts.tzinfo is None:  # it means the machine's own zone, which nobody else knows
         return ts.astimezone(UTC)
@@ -126,25 +127,51 @@ def _zoned(ts: datetime) -> datetime:
     return ts.replace(tzinfo=timezone(ts.utcoffset() or timedelta()))
 
 
-def data_of(event: object) -> Raw:
-    """An event as one line of JSON, whatever its values are."""
+def data_of(event: object, keys: Keys) -> Data:
+    """An event as one line of JSON, whatever its values are, and the bodies that are too long for it."""
     kind = type(event)
     if kind is Foreign:
-        return _foreign(event.data)  # type: ignore[attr-defined]
+        event = event.data  # type: ignore[attr-defined]
     try:
         about = _SIZERS.get(kind)
-        if about is not None and about(event) <= _DATA_BYTES:  # type: ignore[arg-type]
-            data = _encoder.encode(event)
-            # one bad body would cost its whole frame: the writer refuses it, or the reader finds damage
-            if len(data) <= _DATA_BYTES and (kind not in WITH_JSON or jsonl.is_json(data)):
-                return Raw(data)
+        if kind is Foreign and len(event) <= PAYLOAD_BYTES and _is_clean(event):  # type: ignore[arg-type]
+            return Data(event)  # type: ignore[arg-type]
+        if about is not None:
+            if about(event) <= PAYLOAD_BYTES:  # type: ignore[arg-type]
+                line = _encoder.encode(event)
+                # one bad body would cost its whole frame: the writer refuses it, or the reader finds damage
+                if len(line) <= PAYLOAD_BYTES and (kind not in WITH_JSON or _is_clean(line)):
+                    return Data(Raw(line))
+            return move_out(event, keys)
     except Exception:  # noqa: BLE001 - looking at a value runs its code, which may raise anything
         pass
-    return Raw(jsonl.encode_safely(_cut_body(event), _DATA_BYTES))
+    plain = jsonl.plain(_cut_body(event))
+    for limit in (0, MAX_BODY, DATA_BYTES):
+        try:
+            return move_out(_decoder.decode(jsonl.encode_safely(plain, limit)) if limit else plain, keys)
+        except (OddValue, msgspec.MsgspecError, RecursionError, OverflowError, TypeError):
+            continue
+    return cut_data_of(event)
 
 
-def _foreign(data: Raw) -> Raw:
-    return data if len(data) <= _DATA_BYTES and jsonl.is_json(data) else Raw(jsonl.encode_safely(data, _DATA_BYTES))
+def cut_data_of(event: object) -> Data:
+    """The same without bodies: cut where it is too long."""
+    if type(event) is Foreign:
+        event = event.data
+    try:
+        about = _SIZERS.get(type(event))
+        if about is not None and about(event) <= DATA_BYTES:  # type: ignore[arg-type]
+            line = _encoder.encode(event)
+            if len(line) <= DATA_BYTES and _is_clean(line):
+                return Data(Raw(line))
+    except Exception:  # noqa: BLE001 - as above
+        pass
+    line = jsonl.encode_safely(_cut_body(event), DATA_BYTES)
+    return Data(Raw(_LIKE_REFERENCE if looks_like_reference(line) else line))
+
+
+def _is_clean(line: bytes | Raw) -> bool:
+    return jsonl.is_json(line) and not looks_like_reference(line)
 
 
 def encode_batch(lines: list[Line]) -> list[tuple[int, bytes]]:
@@ -153,31 +180,27 @@ def encode_batch(lines: list[Line]) -> list[tuple[int, bytes]]:
         body = _encoder.encode_lines(lines)
     except Exception:  # noqa: BLE001 - one value that cannot be encoded costs its own record's shape, not its neighbours'
         body = b"".join(map(_one, lines))
-    return [(len(lines), body)] if len(body) <= _SPLIT_BYTES else _split(lines, body)
+    return [(len(lines), body)] if len(body) <= _SPLIT_BYTES else _split(body)
 
 
 def _one(line: Line) -> bytes:
     try:
         return _encoder.encode(line) + b"\n"
     except Exception:  # noqa: BLE001 - as above: lone surrogates, numbers beyond 64 bits
-        return _encoder.encode(Line(line.seq, line.ts, line.event, data_of(line.data))) + b"\n"
+        return _encoder.encode(Line(line.seq, line.ts, line.event, cut_data_of(line.data).line)) + b"\n"
 
 
-def _split(lines: list[Line], body: bytes) -> list[tuple[int, bytes]]:
+def _split(body: bytes) -> list[tuple[int, bytes]]:
     out: list[tuple[int, bytes]] = []
     pieces: list[bytes] = []
     size = 0
-    for line, encoded in zip(lines, body.split(b"\n"), strict=False):  # the last part is empty
-        if len(encoded) < MAX_LINE:
-            pieces.append(encoded + b"\n")
-        else:
-            data = Raw(jsonl.encode_safely(_cut_body(line.data), _DATA_BYTES))
-            pieces.append(_encoder.encode(Line(line.seq, line.ts, line.event, data)) + b"\n")
+    for line in body.split(b"\n")[:-1]:
+        pieces.append(line + b"\n")
         size += len(pieces[-1])
-        if size >= BATCH_BYTES or len(pieces) + sum(count for count, _ in out) == len(lines):
+        if size >= BATCH_BYTES:
             out.append((len(pieces), b"".join(pieces)))
             pieces, size = [], 0
-    return out
+    return [*out, (len(pieces), b"".join(pieces))] if pieces else out
 
 
 def _cut_body(event: object) -> object:

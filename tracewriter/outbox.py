@@ -7,8 +7,9 @@ session's limit, a value that is not what it should be) leaves it by one test, s
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 from tracewriter import jsonl
 from tracewriter.clock import Clock
-from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, KIB, MAX_LINE
+from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, KIB
 from tracewriter.events import (
     NAMES,
     Event,
@@ -29,8 +30,11 @@ from tracewriter.events import (
     TraceLimitObserved,
     Usage,
 )
-from tracewriter.lines import Entry, Line, careful_line, encode_batch, name_of, size_of
+from tracewriter.lines import Entry, Line, careful_head, cut_data_of, data_of, encode_batch, name_of, size_of, zoned
+from tracewriter.moving import KEY_BYTES, Data, Keys, keys_of
+from tracewriter.outframes import OutFrame, Sent, bytes_of, only, payload_frames, payloads_of, without
 from tracewriter.protocol import Kind
+from tracewriter.sizing import MAY_WAIT, SURELY_SHORT, has_long_text
 
 SESSION_RESERVE: Final = 64 * KIB  # what a session may buffer although others have filled the process's buffer
 # Recorded although the session's limit is reached: the ends, what failed, and the notice of the limit itself.
@@ -40,23 +44,6 @@ _DROP_NAME: Final = NAMES[TraceDropObserved]
 _LAST_OF_BATCH: Final = BATCH_EVENTS - 1
 _NO_IDS: Final = ("", "", "")
 _IDS_KEPT: Final = 64  # combinations of ids whose lines' heads are kept
-
-
-class OutFrame:
-    """A frame that is kept byte for byte until it is acknowledged."""
-
-    __slots__ = ("body", "count", "first", "kind")
-
-    def __init__(self, kind: Kind, first: int, count: int, body: bytes) -> None:
-        self.kind, self.first, self.count, self.body = kind, first, count, body
-
-    @property
-    def end(self) -> int:
-        """The last seq it stands for."""
-        return self.first + self.count - 1
-
-    def __repr__(self) -> str:
-        return f"<{self.kind.name} {self.first}..{self.end} {len(self.body)} bytes>"
 
 
 class Held(Struct, frozen=True):
@@ -95,11 +82,13 @@ class Outbox:
         "_heads",
         "_held",
         "_held_over",
+        "_keys",
         "_lines",
         "_now",
         "_op",
         "_parent",
         "_run",
+        "_sent",
         "_size",
         "_unnumbered",
         "acked",
@@ -118,11 +107,20 @@ class Outbox:
     )  # more than 30 attributes: without this each look-up would be a dict's
 
     def __init__(
-        self, session: str, clock: Clock, budget: Budget, *, resumed: bool, wake: Callable[[], None] = lambda: None
+        self,
+        session: str,
+        clock: Clock,
+        budget: Budget,
+        *,
+        resumed: bool,
+        keys: Keys | None = None,  # of this life; None: of this session only
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.session = session
         self.wake = wake  # called when there is something to send
         self._clock, self._budget = clock, budget
+        self._keys = keys if keys is not None else keys_of(os.urandom(KEY_BYTES))
+        self._sent = Sent()
         self._lines: list[Line] = []  # the open batch
         self._size = 0  # of it in bytes, about
         self._heads: dict[type, Entry] = {}  # of the kinds recorded under these ids
@@ -211,10 +209,11 @@ class Outbox:
                 self._slow(event, ts, run, op, parent)
                 return
             length_of = entry.length_of
-            size = length_of(event) + entry.rest
-            if size > MAX_LINE or self._budget.full:
+            size = length_of(event)
+            if self._budget.full or (size > SURELY_SHORT and (size > MAY_WAIT or has_long_text(event))):
                 self._slow(event, ts, run, op, parent)
                 return
+            size += entry.rest
             lines = self._lines
             count = len(lines)
             # this numbers it, in one step that nothing can interrupt: there is no other account
@@ -299,14 +298,44 @@ class Outbox:
         elif self.limited and type(event) not in _ALWAYS:
             self._drop("limit")
         else:
+            head, ts = careful_head(self.session, event, (run, op, parent)), zoned(ts)
+            data, frames = self._prepared(event)
+            if not self._has_room(bytes_of(frames)):
+                self._drop("buffer_full")
+                if not self._budget.full:
+                    self._close_drop()  # the next may fit, and nothing else would say that there is room
+                return
             self._close_drop()
-            line = careful_line(self.last + 1, self.session, event, ts, (run, op, parent))
+            if frames:
+                self.cut()  # they stand before the frame that begins with this record
+                self._put(*frames)
+            line = Line(self.last + 1, ts, head, data.line)
             self._lines.append(line)
+            self._sent.name(data.bodies, self._clock.monotonic())
             self._counts[name_of(event)] += 1
             self._size += size_of(line)
             self._turn()
             if self.limited:
                 self.cut()
+
+    def _prepared(self, event: Event) -> tuple[Data, list[OutFrame]]:
+        """The data of the next record, and the frames of the bodies that have to be sent before it."""
+        if self.limited:
+            return cut_data_of(event), []
+        data = data_of(event, self._keys)
+        if not data.bodies:
+            return data, []
+        unsent = self._sent.unsent(data.bodies, self.frames, self._clock.monotonic())
+        frames = [frame for body in unsent for frame in payload_frames(self.last + 1, body)]
+        if type(event) in _ALWAYS and not self._has_room(bytes_of(frames)):
+            return cut_data_of(event), []
+        return data, frames
+
+    def _has_room(self, size: int) -> bool:
+        """For bodies of so many bytes."""
+        if self._budget.full and size:
+            return self.own_bytes + size <= SESSION_RESERVE
+        return self._budget.bytes + size <= self._budget.limit or not size
 
     def _hold(self, held: Held) -> None:
         if self._held is not None and len(self._held) < HELD_EVENTS and not self._held_over:
@@ -351,9 +380,9 @@ class Outbox:
         )
         return OutFrame(Kind.DROP, first, count, line + b"\n")
 
-    def _put(self, frame: OutFrame) -> None:
-        self.frames.append(frame)
-        self._grow(len(frame.body))
+    def _put(self, *frames: OutFrame) -> None:
+        self.frames += frames
+        self._grow(bytes_of(frames))
         self.wake()
 
     def _grow(self, size: int) -> None:
@@ -395,6 +424,8 @@ class Outbox:
         if next_seq > self.last + 1:
             return False
         self.acknowledge(next_seq - 1)
+        # Whether the session's directory is still the same cannot be seen from the number: what was acknowledged counts in it.
+        self._sent.forget_all_but(self.frames)
         return True
 
     def acknowledge(self, seq: int) -> int:
@@ -413,22 +444,7 @@ class Outbox:
             return
         self.cut()
         last = first + count - 1
-        out: list[OutFrame] = []
-        put = False
-        for frame in self.frames:
-            if frame.end < first or frame.first > last:
-                if frame.first > last and not put:
-                    out.append(self._drop_frame(first, last, code))
-                    put = True
-                out.append(frame)
-                continue
-            if not put:
-                out.append(self._drop_frame(first, last, code))
-                put = True
-            if frame.kind is Kind.EVENTS and frame.end > last:
-                rest = b"".join(line for seq, line in _lines(frame) if seq > last)
-                out.append(OutFrame(Kind.EVENTS, last + 1, frame.end - last, rest))
-        self._replace(out if put else [*out, self._drop_frame(first, last, code)], code)
+        self._replace(without(self.frames, first, last, self._drop_frame(first, last, code)), code)
 
     def _reach_limit(self, first: int) -> None:
         """The session is as large as it may get: what waits becomes drop records, but for ends and failures. When not even a
@@ -439,31 +455,22 @@ class Outbox:
         again, self.limited = self.limited, True
         self._go(fast=False)
         self.cut()
-        out: list[OutFrame] = []
-        start = first
-        end = first - 1
-        for frame in self.frames:
-            end = max(end, frame.end)
-            if frame.end < first or frame.kind is Kind.DROP or again:
-                continue
-            for seq, line in _lines(frame):
-                if seq >= first and any(name in line[:200] for name in _ALWAYS_NAMES):
-                    if seq > start:
-                        out.append(self._drop_frame(start, seq - 1, "limit"))
-                    out.append(OutFrame(Kind.EVENTS, seq, 1, line))
-                    start = seq + 1
-        if end >= start:
-            out.append(self._drop_frame(start, end, "limit"))
+        out = only(
+            self.frames,
+            first,
+            lambda line: not again and any(name in line[:200] for name in _ALWAYS_NAMES),
+            lambda start, end: self._drop_frame(start, end, "limit"),
+        )
         self._replace(out, "limit")
         if not again and not self._closing:  # after a session's last record comes no other
-            size = sum(len(frame.body) for frame in out)
-            self.record(TraceLimitObserved("session_bytes", size))
+            self.record(TraceLimitObserved("session_bytes", bytes_of(out)))
 
     def _replace(self, frames: list[OutFrame], code: str) -> None:
         """Other frames instead of those that wait; what drop records stand for in addition is counted."""
         now, before = (sum(f.count for f in each if f.kind is Kind.DROP) for each in (frames, self.frames))
         self._count(code, max(0, now - before))
-        self._grow(sum(len(f.body) for f in frames) - sum(len(f.body) for f in self.frames))
+        self._grow(bytes_of(frames) - bytes_of(self.frames))
+        self._sent.forget(payloads_of(self.frames) - payloads_of(frames))
         self.frames = deque(frames)
 
     def prepare_close(self) -> None:
@@ -490,9 +497,3 @@ class Outbox:
         self.frames.clear()
         self._framed, self._drop_first = self.last, 0
         self._lines, self._size = [], 0
-
-
-def _lines(frame: OutFrame) -> Iterator[tuple[int, bytes]]:
-    """(seq, line with LF) of an EVENTS frame."""
-    for number, line in enumerate(frame.body.split(b"\n")[:-1]):
-        yield frame.first + number, line + b"\n"

@@ -7,6 +7,7 @@ lost connection costs nothing: on the next one each session is opened again and 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +21,9 @@ from tracewriter.config import BUFFER_BYTES, BUFFER_RESUME, MAX_SEQ
 from tracewriter.errors import ProtocolError
 from tracewriter.events import TraceClockObserved, TraceDegradedObserved, TraceRecoveredObserved
 from tracewriter.jsonl import Repairs, safe_str
-from tracewriter.outbox import Budget, Outbox, OutFrame
+from tracewriter.moving import KEY_BYTES, keys_of
+from tracewriter.outbox import Budget, Outbox
+from tracewriter.outframes import OutFrame
 from tracewriter.protocol import (
     HEADER,
     OLDEST_VERSION,
@@ -107,11 +110,18 @@ class Producer:
     """Everything one process records."""
 
     def __init__(
-        self, life: str, clock: Clock, *, buffer_bytes: int = BUFFER_BYTES, wake: Callable[[], None] = lambda: None
+        self,
+        life: str,
+        clock: Clock,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        wake: Callable[[], None] = lambda: None,
+        secret: bytes | None = None,  # KEY_BYTES of this life, which nobody else may know; None: random ones
     ) -> None:
         self.life, self._clock = life, clock
         self.wake = wake
         self.budget = Budget(buffer_bytes, min(BUFFER_RESUME, buffer_bytes * 3 // 4))
+        self._keys = keys_of(secret if secret is not None else os.urandom(KEY_BYTES))
         self._channels: dict[Channel, None] = {}
         # With 1,000 sessions a look at each for every handful of records would cost more than the records.
         self._queue: deque[Channel] = deque()  # those that may have something to send, each once
@@ -135,7 +145,7 @@ class Producer:
     def add(self, info: SessionInfo, *, resumed: bool) -> Channel:
         """Record another session. A new one is numbered from 1 at once; a resumed one waits for the writer's word."""
         info, problem = _sayable(info)
-        outbox = Outbox(info.session, self._clock, self.budget, resumed=resumed, wake=self.wake)
+        outbox = Outbox(info.session, self._clock, self.budget, resumed=resumed, keys=self._keys, wake=self.wake)
         channel = Channel(info, outbox)
         self.attach(channel)
         if problem or self._disowned:
@@ -387,7 +397,10 @@ class Producer:
             channel.queued = False
             for frame in self._unsent(channel, now):
                 body = frame.body
-                pieces += (HEADER.pack(len(body), frame.kind, 0, 0, channel.number, frame.count, frame.first), body)
+                pieces += (
+                    HEADER.pack(len(body), frame.kind, frame.flags, 0, channel.number, frame.count, frame.first),
+                    body,
+                )
                 size += len(body)
                 if len(pieces) >= _PIECES or size >= _ROUND_BYTES:
                     self._more(channel)

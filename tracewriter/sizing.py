@@ -11,12 +11,19 @@ from functools import cache
 from math import isfinite
 from typing import Any, Final, get_args, get_type_hints
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from tracewriter.config import MAX_LINE
+from tracewriter.config import KIB, MAX_LINE
 from tracewriter.events import Event
+from tracewriter.payload import PAYLOAD_BYTES
 
 TOO_LONG: Final = MAX_LINE + 1
+SURELY_SHORT: Final = (
+    PAYLOAD_BYTES // 4
+)  # an event of so many characters has no text that is to move out: UTF-8 has 4 bytes at most
+MAY_WAIT: Final = (
+    MAX_LINE - 4 * KIB
+) // 6  # one of so many makes no line that is too long, whatever has to be escaped in it
 _hints: Final = cache(get_type_hints)  # the annotations are text: evaluating them costs more than all the rest
 _NUMBER: Final = 8  # characters of a number or a constant, about
 # The fields that hold bodies: what is longer than a line is known before it is encoded (64 MiB would hold up the run).
@@ -74,3 +81,14 @@ def sizer(cls: type) -> Callable[[Event], int]:
         terms.append(term)
     made: Callable[[Event], int] = eval(f"lambda e: {' + '.join(terms)}", dict(_NAMES))  # noqa: S307 - of the field names of our own classes
     return made
+
+
+def has_long_text(event: Event) -> bool:
+    """Whether a flat event, proven by its sizer, has a text over PAYLOAD_BYTES. UnicodeEncodeError for one that is no Unicode."""
+    return any(map(_is_long, structs.astuple(event)))
+
+
+def _is_long(value: object) -> bool:
+    if not isinstance(value, str) or len(value) <= SURELY_SHORT:
+        return False
+    return len(value) > PAYLOAD_BYTES or not (value.isascii() or len(value.encode()) <= PAYLOAD_BYTES)

@@ -28,7 +28,8 @@ from tracewriter.events import (
     event_of,
 )
 from tracewriter.lines import WITH_JSON
-from tracewriter.outbox import SESSION_RESERVE, Budget, Outbox, OutFrame
+from tracewriter.outbox import SESSION_RESERVE, Budget, Outbox
+from tracewriter.outframes import OutFrame
 from tracewriter.protocol import Kind
 from tracewriter.scan import parse_record
 
@@ -45,6 +46,9 @@ def seqs(frames: list[OutFrame]) -> list[int]:
     """Every number that frames stand for, each line checked against its place."""
     numbers: list[int] = []
     for frame in frames:
+        if frame.kind is Kind.PAYLOAD:
+            assert len(frame.body) <= MAX_FRAME
+            continue
         lines = bytes(frame.body).split(b"\n")
         assert lines.pop() == b""
         ends: list[int] = []
