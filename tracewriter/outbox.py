@@ -16,23 +16,20 @@ from typing import Final
 
 from msgspec import Struct
 
-from tracewriter import jsonl
 from tracewriter.clock import Clock
 from tracewriter.config import BATCH_BYTES, BATCH_EVENTS, HELD_EVENTS, KIB
 from tracewriter.events import (
     NAMES,
     Event,
     ModelRequestFailed,
-    Record,
     RunExecuteFinished,
     SessionRecordFinished,
-    TraceDropObserved,
     TraceLimitObserved,
     Usage,
 )
 from tracewriter.lines import Entry, Line, careful_head, cut_data_of, data_of, encode_batch, name_of, size_of, zoned
 from tracewriter.moving import KEY_BYTES, Data, Keys, keys_of
-from tracewriter.outframes import OutFrame, Sent, bytes_of, only, payload_frames, payloads_of, without
+from tracewriter.outframes import OutFrame, Sent, bytes_of, drop_frame, only, payload_frames, payloads_of, without
 from tracewriter.protocol import Kind
 from tracewriter.sizing import MAY_WAIT, SURELY_SHORT, has_long_text
 
@@ -40,7 +37,6 @@ SESSION_RESERVE: Final = 64 * KIB  # what a session may buffer although others h
 # Recorded although the session's limit is reached: the ends, what failed, and the notice of the limit itself.
 _ALWAYS: Final = frozenset({RunExecuteFinished, ModelRequestFailed, SessionRecordFinished, TraceLimitObserved})
 _ALWAYS_NAMES: Final = tuple(b'"event":"%s"' % NAMES[cls].encode() for cls in _ALWAYS)
-_DROP_NAME: Final = NAMES[TraceDropObserved]
 _LAST_OF_BATCH: Final = BATCH_EVENTS - 1
 _NO_IDS: Final = ("", "", "")
 _IDS_KEPT: Final = 64  # combinations of ids whose lines' heads are kept
@@ -345,13 +341,24 @@ class Outbox:
 
     # --- what is not recorded
 
-    def _drop(self, reason: str) -> None:
-        """Count one event that is not recorded; it has a number, which the open drop range covers."""
+    def lose(self, count: int) -> None:
+        """Count events that did not get so far: the queue before this was full."""
+        if self.stopped:
+            self._unnumbered += count
+            self._count(self._stop_code(), count)
+        elif self._held is not None:
+            self._held_over += count
+        else:
+            self._drop("queue_full", count)
+            self._close_drop()
+
+    def _drop(self, reason: str, count: int = 1) -> None:
+        """Count events that are not recorded; they have numbers, which the open drop range covers."""
         if not self._drop_first:
             self.cut()
             self._drop_first, self._drop_reason = self.last + 1, reason
-        self._framed += 1
-        self._count(reason, 1)
+        self._framed += count
+        self._count(reason, count)
 
     def _count(self, reason: str, count: int) -> None:
         if count:
@@ -368,17 +375,7 @@ class Outbox:
             self._put(self._drop_frame(first, self.last, self._drop_reason))
 
     def _drop_frame(self, first: int, last: int, reason: str) -> OutFrame:
-        count = last - first + 1
-        line = jsonl.encoder.encode(
-            Record(
-                seq=first,
-                ts=self._clock.now(),
-                event=_DROP_NAME,
-                session=self.session,
-                data=TraceDropObserved(first, last, count, reason),
-            )
-        )
-        return OutFrame(Kind.DROP, first, count, line + b"\n")
+        return drop_frame(self.session, first, last, reason, self._clock.now())
 
     def _put(self, *frames: OutFrame) -> None:
         self.frames += frames
@@ -417,8 +414,8 @@ class Outbox:
             self._framed = self.acked = self.started_after = next_seq - 1
             for item in held:
                 self.record(item.event, ts=item.ts, run=item.run, op=item.op, parent=item.parent)
-            for _ in range(over):
-                self._drop("buffer_full")
+            if over:
+                self._drop("buffer_full", over)
             self._close_drop()  # the next record has a number of its own
             return True
         if next_seq > self.last + 1:

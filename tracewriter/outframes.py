@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
 from tracewriter.config import KIB
+from tracewriter.events import NAMES, Record, TraceDropObserved
+from tracewriter.jsonl import encoder
 from tracewriter.moving import Body, cut_out
 from tracewriter.payload import ID_BYTES, REFERENCE
 from tracewriter.protocol import FLAG_JSON, FLAG_LAST, Kind
@@ -80,6 +83,14 @@ class Sent:
         """Only what waits in frames is sure to be there."""
         waiting = [payload.decode() for payload in payloads_of(frames)]
         self._ids = OrderedDict((payload, None) for payload in waiting if payload in self._ids)
+
+
+def drop_frame(session: str, first: int, last: int, reason: str, ts: datetime) -> OutFrame:
+    """The record that stands for a range of them."""
+    count = last - first + 1
+    data = TraceDropObserved(first, last, count, reason)
+    record = Record(seq=first, ts=ts, event=NAMES[TraceDropObserved], session=session, data=data)
+    return OutFrame(Kind.DROP, first, count, encoder.encode(record) + b"\n")
 
 
 def payload_frames(seq: int, body: Body) -> list[OutFrame]:
