@@ -29,6 +29,7 @@ from tracewriter.events import (
     SessionRecordFinished,
     SessionRecordStarted,
 )
+from tracewriter.foreign import event_of
 from tracewriter.producer import Channel, Producer, SessionInfo
 from tracewriter.reach import dial
 from tracewriter.standing import TraceStatus as TraceStatus
@@ -91,6 +92,9 @@ class NullTrace:
     ) -> None:
         """Nothing."""
 
+    def note(self, name: str, value: object = None, *, metadata: dict[str, object] | None = None) -> None:
+        """Nothing."""
+
     async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
         """Nothing to wait for."""
         return self.status()
@@ -117,6 +121,11 @@ class SessionTrace:
     def session(self) -> str:
         """The session's id."""
         return self._channel.info.session
+
+    def note(self, name: str, value: object = None, *, metadata: dict[str, object] | None = None) -> None:
+        """Record an event of another tool, under the prefix `foreign`. As `record`; in capture mode metadata only `metadata`."""
+        kept = value if self._channel.info.capture != "metadata" else metadata
+        self.record(event_of("foreign", name, {} if kept is None else kept))  # type: ignore[arg-type]
 
     async def flush(self, timeout_s: float = 2.0) -> TraceStatus:
         """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
