@@ -34,6 +34,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024  # of whole messages kept at a time: a reque
 _STATES: Final = 8  # requests before this one that it may be a difference to
 
 STARTED: Final = name_of_class(ModelRequestStarted)
+TOO_LONG: Final = "the messages are too long to be rebuilt"
 PAYLOAD_MISSING: Final = "…[payload missing]"
 _decode_reference: Final = msgspec.json.Decoder(SameAs).decode
 
@@ -113,9 +114,9 @@ class _Marks(Struct):
 _decode_marks: Final = msgspec.json.Decoder(_Marks).decode
 
 
-def outline(items: Items, find: Find, run: str, number: int | None = None) -> Outline:
+def outline(items: Items, find: Find, run: str, number: int | None = None, *, limit_bytes: int = MAX_BYTES) -> Outline:
     """The requests of a run, and its request `number` (from 1; None: the last), to be given to `rebuild`."""
-    chain, damage = _Chain(number), 0
+    chain, damage = _Chain(number, limit_bytes), 0
     for found, problems in paired(with_bodies(items, find, lambda record: _is_request(record, run))):
         damage += sum(note.damage for note in problems)
         if found is not None and _is_request(found.record, run):
@@ -143,11 +144,11 @@ def paired(items: Items) -> Iterator[tuple[Found | None, list[Note]]]:
 class _Chain:
     """Adds difference to difference."""
 
-    def __init__(self, number: int | None) -> None:
+    def __init__(self, number: int | None, limit_bytes: int) -> None:
         self.lines: list[Line] = []
         self.more = 0
         self.chosen: Chosen | None = None
-        self._number = number
+        self._number, self._limit_bytes = number, limit_bytes
         self._count = 0
         self._states: dict[str, Chosen] = {}
 
@@ -193,7 +194,7 @@ class _Chain:
             line,
             _system(context, before),
             _tools(context, before),
-            _slots(context, before, problems),
+            _slots(context, before, problems, self._limit_bytes),
             notes_of(record, "the request's own record"),
         )
 
@@ -221,19 +222,18 @@ def _tools(context: Context, before: Chosen | None) -> tuple[Raw, ...] | Place |
     return _unknown_before(context) if before is None else before.tools
 
 
-def _slots(context: Context, before: Chosen | None, problems: list[Note]) -> tuple[Slot, ...]:
+def _slots(context: Context, before: Chosen | None, problems: list[Note], limit_bytes: int) -> tuple[Slot, ...]:
     if max(context.keep, 0 if context.count is UNSET else context.count) > MAX_MESSAGES or context.keep < 0:
         return (Missing(f"a request of {context.keep:,} messages and more is not rebuilt"),)
     slots: list[Slot] = list(() if before is None else before.slots[: context.keep])
     slots += [_unknown_before(context)] * (context.keep - len(slots))
-    room = MAX_BYTES - sum(len(encode_message(slot)) for slot in slots if not isinstance(slot, (SameAs, Missing)))
-    for at, raw in () if context.replaced is UNSET else context.replaced:
-        if 0 <= at < context.keep:
+    room = limit_bytes - sum(len(encode_message(slot)) for slot in slots if not isinstance(slot, (SameAs, Missing)))
+    slots += [Missing("its entry cannot be read")] * min(len(context.messages), MAX_MESSAGES)
+    entries = [*(() if context.replaced is UNSET else context.replaced), *enumerate(context.messages, context.keep)]
+    for at, raw in entries:
+        if 0 <= at < len(slots):
             slots[at] = slot_of(raw, problems, room)
-            room -= len(raw)
-    for raw in context.messages[:MAX_MESSAGES]:
-        slots.append(slot_of(raw, problems, room))
-        room -= len(raw)
+            room -= len(raw) if len(raw) <= room else 0
     if context.count is not UNSET and len(slots) < context.count:
         slots += [Missing("it was not recorded (capture mode metadata)")] * (context.count - len(slots))
     return tuple(slots)
@@ -242,7 +242,7 @@ def _slots(context: Context, before: Chosen | None, problems: list[Note]) -> tup
 def slot_of(raw: Raw, problems: list[Note], room: int) -> Slot:
     """What one entry of a context says. A body that could not be had makes its message missing, not shorter."""
     if len(raw) > room:
-        return Missing("the messages are too long to be rebuilt here")
+        return Missing(TOO_LONG)
     bodies = [note for note in problems if note.payload]
     if bodies and PAYLOAD_MISSING.encode() in bytes(raw):
         return Missing(bodies[0].message)

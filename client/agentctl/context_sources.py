@@ -11,6 +11,7 @@ from agentctl.context import (
     MAX_BYTES,
     PAYLOAD_MISSING,
     STARTED,
+    TOO_LONG,
     Chosen,
     Items,
     Missing,
@@ -44,9 +45,11 @@ _RUN: Final = name_of_class(RunExecuteStarted)
 _SAYING: Final = frozenset(map(name_of_class, (ModelRequestFinished, ModelRequestFailed, ToolCallFinished)))
 
 
-def rebuild(chosen: Chosen, read: Callable[[], Items], find: Find) -> tuple[Request, int]:
+def rebuild(
+    chosen: Chosen, read: Callable[[], Items], find: Find, *, limit_bytes: int = MAX_BYTES
+) -> tuple[Request, int]:
     """The request, whole but for what is named missing, and how many damaged payloads were met. `read` begins the session anew."""
-    sources = _Sources(chosen)
+    sources = _Sources(chosen, limit_bytes)
     for _ in range(_ROUNDS):
         if not sources.begin():
             break
@@ -71,13 +74,13 @@ class _Asked(Struct, frozen=True):
 class _Sources:
     """The records that a request refers to, as they are found. A key is an id and whether the request itself is meant."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: Chosen, limit_bytes: int) -> None:
         self._chosen = chosen
         self._said: dict[str, Message | Missing] = {}
         self._asked: dict[str, _Asked] = {}
         self._tried: set[tuple[str, bool]] = set()
         self._now: frozenset[tuple[str, bool]] = frozenset()
-        self._room = MAX_BYTES
+        self._room = limit_bytes
         self._loss = ""
         self._notes: dict[str, None] = dict.fromkeys(chosen.notes)
         self._damaged: set[str] = set()
@@ -120,10 +123,10 @@ class _Sources:
         """A record that is wanted."""
         name = (record.run if record.event == _RUN else record.op) or ""
         event = event_of(record.event, record.data)
-        self._room -= len(record.data)
-        if self._room < 0:
-            self._said[name] = Missing("the messages are too long to be rebuilt here")
+        if len(record.data) > self._room:
+            self._said[name] = Missing(TOO_LONG)
             return
+        self._room -= len(record.data)
         self._notes |= dict.fromkeys(notes_of(record, f"the record of {name}"))
         if isinstance(event, ModelRequestStarted):
             self._asked[name] = _asked(event.context, problems)

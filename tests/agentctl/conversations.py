@@ -66,6 +66,10 @@ class Recording:
         """Let the workspace go."""
         self._context.workspace.close()
 
+    def reopen(self, workspace: Path) -> None:
+        """The workspace again, for more runs."""
+        self._context = ToolContext(Workspace(workspace), {})
+
     def restart(self) -> None:
         """The daemon begins anew: the conversation comes from the store, and nothing is known of the record."""
         self._recorded = Recorded()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from agentctl.context import Missing, Request, outline
+from agentctl.commands.trace_context import as_json
+from agentctl.context import MAX_REQUESTS, TOO_LONG, Missing, Request, outline
 from agentctl.context_sources import rebuild
-from agentd.messages import encode_message
+from agentd.messages import UserMessage, encode_message
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -26,8 +28,10 @@ from agentd.providers.stream import (
     UsageReported,
 )
 from tests.agentctl.conversations import Recording, Script, no_payload
-from tests.agentd.daemon_fakes import call
+from tests.agentd.daemon_fakes import call, say
 from tracewriter.events import Failure, ModelRequestStarted
+from tracewriter.findings import Found
+from tracewriter.scan import parse_record
 
 DOWN = Failure("unreachable", "could not reach the server", "start it")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).flatmap(
@@ -77,6 +81,14 @@ def is_whole(request: Request, sent: ModelRequest) -> bool:
         and request.system == sent.system
         and request.tools == tuple(Raw(msgspec.json.encode(tool)) for tool in sent.tools)
     )
+
+
+async def recorded_more(recording: Recording, script: Script, workspace: str) -> None:
+    recording.reopen(Path(workspace))
+    try:
+        await recording.run(script)
+    finally:
+        recording.close()
 
 
 async def recorded(scripts: list[tuple[Script, bool]], workspace: str) -> Recording:
@@ -133,6 +145,51 @@ def test_a_request_whose_records_are_lost_says_so_and_is_right_in_all_else(
     assert found >= len(recording.asked) - len(set(started) & set(without))
 
 
+numbers = st.sampled_from([-1, 0, 1, 2, 3, 5, 100_001, 2**63, 10**30])
+ops = st.integers(0, 40).map(lambda number: f"{number:016x}")
+entries = st.one_of(
+    st.fixed_dictionaries(
+        {"same_as": ops | st.just("r")}, optional={"at": numbers, "opaque": st.lists(st.just({}), max_size=2)}
+    ),
+    st.just({"role": "user", "text": "x"}),
+    st.sampled_from([None, 1, "x", [], {}, {"role": "tool"}, {"role": "assistant", "text": 1}, {"same_as": 1}]),
+)
+hostile = st.fixed_dictionaries(
+    {"keep": numbers, "messages": st.lists(entries, max_size=5), "chars": numbers},
+    optional={
+        "count": numbers,
+        "since": ops,
+        "replaced": st.lists(st.tuples(numbers, entries), max_size=3),
+        "system": st.just("s"),
+        "system_as": ops,
+        "tools": st.lists(entries, max_size=2),
+        "tools_as": ops,
+    },
+)
+
+
+@given(st.lists(hostile, min_size=5, max_size=5))
+def test_whatever_a_trace_says_of_a_context_something_is_shown_of_it(contexts: list[dict[str, object]]) -> None:
+    with tempfile.TemporaryDirectory() as workspace:
+        calls = tuple(tuple(say("more", call("a", f'{{"n":{n}}}', f"c{n}"))) for n in range(4))
+        recording = asyncio.run(recorded([(Script("go", (*calls, tuple(say("done"))), ("out",)), False)], workspace))
+    left = iter(contexts)
+    for at, line in enumerate(recording.lines):
+        record = msgspec.json.decode(line)
+        if record["event"] == "model.request.started":
+            record["data"]["context"] = next(left)
+            recording.lines[at] = json.dumps(record).encode()
+    run = recording.asked[0].run
+    lines = outline(recording.read(), no_payload, run).lines
+    assert len(lines) == 5
+    for line in lines:
+        request = rebuilt(recording, run, line.number)
+        assert as_json("s", run, request, None)
+        # Nothing is invented: each message is a record's or the hostile context's own.
+        told = {message.text for message in request.messages if not isinstance(message, Missing)}
+        assert told <= {"go", "more", "done", "out", "x"}
+
+
 def check_honest(request: Request, sent: ModelRequest) -> None:
     """Every part is as it was sent or named as missing."""
     assert len(request.messages) == len(sent.messages)
@@ -140,3 +197,54 @@ def check_honest(request: Request, sent: ModelRequest) -> None:
         assert isinstance(found, Missing) or encode_message(found) == encode_message(message)
     assert isinstance(request.system, Missing) or request.system == sent.system
     assert isinstance(request.tools, Missing) or len(request.tools) == len(sent.tools)
+
+
+def test_what_is_longer_than_may_be_held_is_left_out_message_by_message(tmp_path: Path) -> None:
+    recording = asyncio.run(recorded([(Script("p" * 900, (tuple(say("r" * 900)),), ()), False)], str(tmp_path)))
+    recording.restart()
+    recording.history = (*recording.history, UserMessage("w" * 900), UserMessage("short"))
+    asyncio.run(recorded_more(recording, Script("end", (tuple(say("done")),), ()), str(tmp_path)))
+    asked = recording.asked[-1]
+    told = outline(recording.read(), no_payload, asked.run, limit_bytes=2_500)
+    assert told.chosen is not None
+    request, _ = rebuild(told.chosen, recording.read, no_payload, limit_bytes=2_500)
+    assert [part == Missing(TOO_LONG) for part in request.messages].count(True) == 1
+    others = zip(request.messages, asked.request.messages, strict=True)
+    assert all(part == message for part, message in others if not isinstance(part, Missing))
+
+
+def test_what_refers_to_longer_records_than_may_be_held_is_left_out_too(tmp_path: Path) -> None:
+    recording = asyncio.run(
+        recorded(
+            [(Script("p" * 900, (tuple(say("r" * 900, call("a"))), tuple(say("x"))), ("o",)), False)], str(tmp_path)
+        )
+    )
+    asked = recording.asked[-1]
+    told = outline(recording.read(), no_payload, asked.run)
+    assert told.chosen is not None
+    request, _ = rebuild(told.chosen, recording.read, no_payload, limit_bytes=1_500)
+    assert request.messages[:2] == (asked.request.messages[0], Missing(TOO_LONG))
+
+
+def test_a_request_that_a_newer_version_recorded_otherwise_is_told_and_those_after_it_say_so(tmp_path: Path) -> None:
+    script = Script("p", (tuple(say("r", call("a"))), tuple(say("x"))), ("o",))
+    recording = asyncio.run(recorded([(script, False)], str(tmp_path)))
+    first, second = (at for at, line in enumerate(recording.lines) if b"model.request.started" in line)
+    record = msgspec.json.decode(recording.lines[first])
+    recording.lines[first] = json.dumps({**record, "data": {"context": "otherwise"}}).encode()
+    run = recording.asked[0].run
+    assert [line.count for line in outline(recording.read(), no_payload, run).lines] == [None, 3]
+    assert len(rebuilt(recording, run, 1).missing) == 3
+    after = rebuilt(recording, run, 2)
+    assert [isinstance(message, Missing) for message in after.messages] == [True, False, False]
+    assert second > first
+
+
+def test_a_list_of_requests_is_bounded_and_says_how_many_more_there_are() -> None:
+    head = '"ts":"2026-11-29T20:45:00Z","event":"model.request.started","session":"s","run":"r"'
+    lines = [f'{{"seq":{seq},{head},"op":"{seq}","data":{{}}}}'.encode() for seq in range(1, MAX_REQUESTS + 4)]
+    found = (Found(record[0], line, 1, 0, "verified", record[1]) for line in lines if (record := parse_record(line)))
+    told = outline(found, no_payload, "r")
+    assert (len(told.lines), told.more) == (MAX_REQUESTS, 3)
+    assert told.chosen is not None
+    assert told.chosen.line.number == MAX_REQUESTS + 3

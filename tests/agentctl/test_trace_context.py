@@ -151,7 +151,7 @@ def test_what_names_no_run_or_request_is_a_usage_problem(env: Env, recording: Re
     first, second = dict.fromkeys(asked.run for asked in recording.asked)
     common = next(at for at, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
     assert "ambiguous" in shown(env, first[:common], code=2).err
-    assert "no session" in shown(env, "ffff", code=2).err
+    assert "no run and no session 'ffff' is recorded" in shown(env, "ffff", code=2).err
     assert "has 2 recorded requests, no number 3" in shown(env, first, "--request", "3", code=2).err
     for number in ("0", "-1", "x", ""):
         assert "a number from 1" in shown(env, first, f"--request={number}", code=2).err

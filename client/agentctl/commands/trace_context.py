@@ -98,6 +98,8 @@ def locate(typed: str, run_typed: str | None, world: World) -> tuple[Path, str]:
             f"{typed!r} is ambiguous: {', '.join(names[:MAX_CANDIDATES])}{more}",
             "give more of it, or the session or its directory with --run",
         )
+    if not sessions and not Path(world.cwd, typed).is_dir():
+        raise UsageProblem(f"no run and no session {typed!r} is recorded", "agentctl trace ls")
     path = find(typed, world)
     return path, _of_session(path, None)
 
