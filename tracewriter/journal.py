@@ -67,7 +67,7 @@ class Journal:
         self._why = "open"
         self._lost = 0
         self._number = 0  # the highest number in use
-        self._older_bytes = 0  # of segments that are not the current one
+        self._older_bytes = 0  # of segments that are not the current one, and of payload files
         self.last = 0
         self.segments = 0
         self.note = (
@@ -120,6 +120,7 @@ class Journal:
                 self._older_bytes += self._size(segment_name(number))
         if PAYLOADS in names:
             self._payloads.recover()
+            self._older_bytes += self._payloads.size_bytes
         on_disk, life = newest_end(self._dir_fd, numbers, self.key.session, producer)
         # what this life gave out may never have got here: only records beyond what it knows of show that another went on
         if producer.last > 0 and life not in ("", producer.life) and on_disk > producer.acked:
@@ -149,12 +150,12 @@ class Journal:
     @property
     def segments_bytes(self) -> int:
         """Size of all segments."""
-        return self._older_bytes + (self.segment.size if self.segment else 0)
+        return self.size_bytes - self._payloads.size_bytes
 
     @property
     def size_bytes(self) -> int:
         """Size of all segments and payload files."""
-        return self._older_bytes + (self.segment.size if self.segment else 0) + self._payloads.size_bytes
+        return self._older_bytes + (self.segment.size if self.segment else 0)
 
     @property
     def payloads(self) -> int:
@@ -170,6 +171,7 @@ class Journal:
         stored = self._payloads.store(payload, data)
         if stored.seal is not None:
             self._payload_seals.append(stored.seal)
+            self._older_bytes += stored.seal.size
         return stored.error
 
     def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:

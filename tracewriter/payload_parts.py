@@ -63,8 +63,10 @@ class Memory:
     def take(self, holder: Parts, size: int, now: float) -> bool:
         """Ask for more; False when there is no room."""
         if self.used + size > self._limit:
-            for other in [other for other in self._holders if now - other.active_at > self._idle_s]:
-                other.forget()
+            idle = [other for other in self._holders if now - other.active_at > self._idle_s]
+            for other in idle:
+                if other is not holder:  # else what it adds would go on from nothing
+                    other.forget()
         if self.used + size > self._limit:
             return False
         self.used += size
@@ -91,6 +93,8 @@ class Parts:
         self.waits_at = 0  # EVENTS that begin with this seq are not to be taken yet; 0: none
         self._waits_for = ""
         self.active_at = 0.0
+        self.came = False  # a part has come that is not answered yet
+        self.wholes: list[tuple[int, Whole]] = []  # to be stored, each with how many frames come before it
 
     def __repr__(self) -> str:
         return f"<Parts {self._payload or '-'} {len(self._body)} bytes, waits at {self.waits_at}>"

@@ -34,10 +34,13 @@ from tests.tracewriter.protocol_parts import (
 from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.events import ToolOutputDelta
 from tracewriter.outbox import Outbox
+from tracewriter.payload import PAYLOAD_BYTES
 from tracewriter.producer import Channel, Producer, SessionInfo
 from tracewriter.protocol import Frame, FrameDecoder, Hello, Kind, Open, Welcome, decode_body, encode
 from tracewriter.recorder import Recording, closed, refused
 from tracewriter.scan import parse_record
+
+BODY = "x " * (PAYLOAD_BYTES // 2 + 1)
 
 
 class World:
@@ -78,11 +81,11 @@ class World:
         self.channel = Channel(SessionInfo(SESSION, "/w"), box)
         self.producer.attach(self.channel)
 
-    def record(self, *, poison: bool = False) -> None:
+    def record(self, *, poison: bool = False, body: bool = False) -> None:
         text = f"{self.life}:{self.given}" + (POISON if poison else "")
         self.given += 1
         self.lives[-1].append(text)
-        self.channel.outbox.record(ToolOutputDelta(0, text), ts=START)
+        self.channel.outbox.record(ToolOutputDelta(0, f"{text} {BODY}" if body else text), ts=START)
 
     def connect(self) -> None:
         self.current = Connection(self.producer.life, self.producer.connected())
@@ -142,10 +145,11 @@ class World:
                     raise ProtocolError("a channel number was used twice")
                 connection.used = frame.channel
                 self.open(connection, frame.channel, decode_body(frame.body, Open))
-            case Kind.EVENTS | Kind.DROP:
+            case Kind.EVENTS | Kind.DROP | Kind.PAYLOAD:
                 recording = connection.channels.get(frame.channel)
                 if recording is not None:
-                    recording.take(frame)
+                    take = recording.take_payload if frame.kind is Kind.PAYLOAD else recording.take
+                    take(frame)
                     touched[frame.channel] = recording
             case Kind.CLOSE:
                 self.write(connection, touched)
@@ -251,7 +255,7 @@ class World:
         left = self.left
         match name:
             case "record":
-                self.record(poison=left.poison == self.given)
+                self.record(poison=left.poison == self.given, body=left.body == self.given)
                 self.left = msgspec.structs.replace(left, records=left.records - 1)
             case "connect":
                 self.connect()
@@ -298,6 +302,10 @@ class World:
                 raise Violation(f"seq {record.seq} where {expected} should be")
             expected = end + 1
             text = msgspec.json.decode(record.data).get("text", "") if record.event == "tool.output.delta" else ""
+            if isinstance(text, dict):
+                if text["payload"] not in self.files.payloads:
+                    raise Violation("a record names a body that is not there")
+                text = text["head"].split(" ")[0]
             stored.append((record.seq, end, text))
         texts = [text for _, _, text in stored if text]
         if len(texts) != len(set(texts)):
@@ -338,7 +346,7 @@ class World:
         else:
             raise Violation(f"stall: {self.channel!r}")
         stored = b"\n".join(self.files.lines).decode()
-        recorded = sum(f'"{text}"' in stored for text in self.lives[-1])
+        recorded = sum(f'"{text}"' in stored or f'"{text} ' in stored for text in self.lives[-1])
         drops = sum("trace.drop.observed" in line.decode() for line in self.files.lines)
         if recorded + drops < len(self.lives[-1]):
             raise Violation("an event is neither recorded nor in a drop record")
@@ -404,6 +412,7 @@ class World:
                 self.files.torn,
                 self.files.life,
                 self.files.short,
+                len(self.files.payloads),
             ),
             self.left,
             self.given,

@@ -50,6 +50,7 @@ class Budget(Struct, frozen=True):
     faults: int = 0
     lives: int = 1
     poison: int = -1  # which record is one
+    body: int = -1  # which record has a text that is too long for it
 
 
 class Passing(Redactor):
@@ -69,7 +70,17 @@ class MemoryJournal:
 
     def __init__(self, disk: Files, life: str, last: int) -> None:
         self.key, self.disk, self._life, self.last = KEY, disk, life, last
-        self.size_bytes, self.segments = 0, 1
+        self.size_bytes, self.segments, self.payloads = 0, 1, 0
+
+    def has_payload(self, payload: str) -> bool:
+        return payload in self.disk.payloads
+
+    def store_payload(self, payload: str, data: bytes) -> OSError | None:
+        if self.disk.short >= 0:
+            self.disk.short = -1
+            return OSError(errno.ENOSPC, "full")
+        self.disk.payloads.add(payload)
+        return None
 
     def append(self, block: bytes, lines: int, last: int, seq_after: Callable[[int], int]) -> Outcome:
         got = block.split(b"\n")[:-1]
@@ -99,6 +110,7 @@ class Files:
     def __init__(self, flaws: Flaws) -> None:
         self.flaws = flaws
         self.lines: list[bytes] = []
+        self.payloads: set[str] = set()
         self.torn = b""
         self.life = ""
         self.short = -1  # lines that the next write takes before it fails; -1: all
@@ -134,7 +146,8 @@ class Connection:
 
 def shown(connection: Connection, now: float) -> object:
     recordings = tuple(
-        (n, r.next, r._taken_next, r._gap_told, r.reason, r._retry_at <= now) for n, r in connection.channels.items()
+        (n, r.next, r._taken_next, r._gap_told, r.reason, r._retry_at <= now, repr(r._parts), r._parts._next)
+        for n, r in connection.channels.items()
     )
     up, down = (tuple(short(frame) for frame in queue) for queue in (connection.up, connection.down))
     return (

@@ -106,6 +106,21 @@ def test_the_bound_is_over_all_sessions_and_who_went_silent_makes_room() -> None
     assert room.used == 0
 
 
+def test_who_was_silent_long_and_goes_on_when_there_is_no_room_loses_all_of_its_body_not_its_beginning() -> None:
+    room = memory(100)
+    slow, other = Parts(room), Parts(room)
+    first, last = parts(1, P, bytes(60), size=30)
+    for held, frame, at in ((slow, first, 0.0), (other, parts(1, Q, bytes(60), size=60)[0], 40.0)):
+        part = parse_part(frame)
+        assert held.goes_on(part)
+        assert held.add(part, at) == ""
+    part = parse_part(last)
+    assert slow.goes_on(part)
+    assert slow.add(part, 40.0) == "busy"
+    assert not slow.goes_on(part)
+    assert (slow.size, room.used) == (0, 60)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from([P, Q]), st.integers(1, 3), st.booleans(), st.integers(0, 900)),

@@ -25,6 +25,8 @@ BOUNDS = {
     "part of a write": Budget(records=3, losses=0, kills=1, faults=1),
     "part of a write, and a loss": Budget(records=2, losses=1, kills=0, faults=1),
     "a record refused for good": Budget(records=2, losses=1, kills=0, poison=1),
+    "a body": Budget(records=2, losses=1, kills=1, body=0),
+    "a body, and part of a write": Budget(records=2, losses=0, kills=1, faults=1, body=0),
     "two lives": Budget(records=2, losses=0, kills=1, lives=2),
     "two lives and a loss": Budget(records=2, losses=1, kills=0, lives=2),
 }
@@ -67,6 +69,14 @@ class TakesWhatIsEarly(Recording):
     def take(self, frame: Frame) -> None:
         if frame.first > self._taken_next:
             self._taken_next = frame.first
+        super().take(frame)
+
+
+class NeverWaitsForABody(Recording):
+    """Takes a record whether its body came whole or not."""
+
+    def take(self, frame: Frame) -> None:
+        self._parts.waits_at = 0
         super().take(frame)
 
 
@@ -147,11 +157,13 @@ class SendsBeforeOpened(Outbox):
 LOSSES = BOUNDS["losses and old bytes"]
 FAULT = BOUNDS["part of a write, and a loss"]
 LIVES = BOUNDS["two lives"]
+BODY = BOUNDS["a body, and part of a write"]
 PLANTED: dict[str, World] = {
     "acknowledged when received": World(FAULT, Flaws(), recording=AckOnReceive),
     "no de-duplication": World(BOUNDS["part of a write"], Flaws(), recording=NoDeduplication),
     "taken whenever the newest file is another life's": World(LIVES, Flaws(taken_by_life_alone=True)),
     "early frames taken": World(FAULT, Flaws(), recording=TakesWhatIsEarly),
+    "records before their bodies": World(BODY, Flaws(), recording=NeverWaitsForABody),
     "drops not recorded": World(BOUNDS["a record refused for good"], Flaws(), outbox=DropsUnrecorded),
     "frames done in part forgotten": World(FAULT, Flaws(), outbox=PartlyAcknowledged),
     "NACK ignored": World(FAULT, Flaws(), producer=NackIgnored),
