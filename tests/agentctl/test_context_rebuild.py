@@ -180,10 +180,10 @@ def test_whatever_a_trace_says_of_a_context_something_is_shown_of_it(contexts: l
             record["data"]["context"] = next(left)
             recording.lines[at] = json.dumps(record).encode()
     run = recording.asked[0].run
-    lines = outline(recording.read(), no_payload, run).lines
-    assert len(lines) == 5
-    for line in lines:
-        request = rebuilt(recording, run, line.number)
+    told_of = outline(recording.read(), no_payload, run).lines
+    assert len(told_of) == 5
+    for one in told_of:
+        request = rebuilt(recording, run, one.number)
         assert as_json("s", run, request, None)
         # Nothing is invented: each message is a record's or the hostile context's own.
         told = {message.text for message in request.messages if not isinstance(message, Missing)}
