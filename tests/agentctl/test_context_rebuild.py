@@ -147,7 +147,7 @@ def test_a_request_whose_records_are_lost_says_so_and_is_right_in_all_else(
 
 numbers = st.sampled_from([-1, 0, 1, 2, 3, 5, 100_001, 2**63, 10**30])
 ops = st.integers(0, 40).map(lambda number: f"{number:016x}")
-entries = st.one_of(
+entries: st.SearchStrategy[object] = st.one_of(
     st.fixed_dictionaries(
         {"same_as": ops | st.just("r")}, optional={"at": numbers, "opaque": st.lists(st.just({}), max_size=2)}
     ),
