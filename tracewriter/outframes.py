@@ -165,16 +165,19 @@ def _housed(frames: list[OutFrame], homeless: dict[bytes, list[OutFrame]]) -> It
 def only(
     frames: Iterable[OutFrame], first: int, wanted: Callable[[bytes], bool], drop: Callable[[int, int], OutFrame]
 ) -> list[OutFrame]:
-    """From `first` on only the wanted lines, drops between them. No body is kept: what the lines had of them is cut."""
+    """From `first` on only the wanted lines, drops between them. No body is kept: what the lines had of them is cut. The line
+    `first` is not kept when it had bodies of its own: the writer takes it with them only.
+    """
     frames = list(frames)
     gone = payloads_of(frames)
+    waited_for = any(frame.first == first and frame.kind is Kind.PAYLOAD for frame in frames)
     out: list[OutFrame] = []
     start = first
     for frame in frames:
         if frame.end < first or frame.kind is not Kind.EVENTS:
             continue
         for seq, line in lines_of(frame):
-            if seq >= first and wanted(line):
+            if seq >= first + waited_for and wanted(line):
                 if seq > start:
                     out.append(drop(start, seq - 1))
                 out.append(OutFrame(Kind.EVENTS, seq, 1, cut_out(line, gone)))

@@ -352,7 +352,8 @@ class Producer:
             raise ProtocolError("an acknowledgement of what was never sent")
         further = seq > channel.outbox.acked
         channel.sent = max(0, channel.sent - channel.outbox.acknowledge(seq))
-        channel.probing, channel.resend_at = False, None
+        if further or channel.resend_at is None:  # else it is about parts that were on their way before a NACK
+            channel.probing, channel.resend_at = False, None
         if (
             further and channel.reason and not channel.outbox.limited
         ):  # a NACK may follow an ACK that brings nothing new
