@@ -50,6 +50,13 @@ ARROWS: dict[str, dict[str, str]] = {
         "tracewriter.trash": "does what they ask for, and tells what is kept",
         "tracewriter.client": "asks a writer for its status",
         "tracewriter.tail": "follows a trace that grows",
+        "tracewriter.tool": "records what other tools say",
+        "tracewriter.thread_trace": "the types of that",
+        "tracewriter.standing": "how it stands",
+        "tracewriter.foreign": "which names other tools may have",
+        "tracewriter.ids": "which ids a session may have",
+        "tracewriter.jsonl": "one way to make JSON safe",
+        "tracewriter.config": "the bounds of a record",
     },
 }
 # Imported where it is used only, so that start-up stays quick.

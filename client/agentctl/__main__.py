@@ -86,6 +86,10 @@ def _dispatch(command: Command, parsed: Parsed, world: World) -> int:
         from agentctl.commands import demo
 
         return demo.run(parsed, world)
+    if command.name == "trace record":  # for hooks: without the readers that the others need
+        from agentctl.commands import trace_record
+
+        return trace_record.run(parsed, world)
     from agentctl.commands import trace
 
     return trace.run(command.name, parsed, world)

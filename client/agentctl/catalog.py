@@ -97,6 +97,24 @@ COMMANDS: Final = (
         f"{_IDS} Without one it is the last. With -f a directory need not be there yet.",
     ),
     Command(
+        "trace record",
+        "Record the events of another tool: lines of JSON on standard input, or of a file. Prints the session's id.",
+        "[FILE|-]",
+        (
+            Option(("--tool",), "who says them: stands before the name of each (default: script)", "NAME"),
+            Option(("--session",), "go on with this session (default: a new one)", "ID"),
+            Option(("--workspace",), "the directory that they are about (default: this one)", "DIR"),
+            Option(("--capture",), "metadata: names and ids only", "MODE", ("content", "metadata", "off")),
+            Option(("--typed",), "lines that are events of agentd's own, to the last field, are recorded as such"),
+            JSON,
+        ),
+        0,
+        1,
+        'A line is an object with the name of an event: {"event": …, "data": {…}}, {"hook_event_name": …}, {"type": …}, '
+        '{"name": …}. PreToolUse of the tool my-hook is recorded as my-hook.pre_tool_use. A line that is none is named on '
+        "stderr and left out. Exits 0 when all are recorded, 1 when some are not, 3 when no recorder took any.",
+    ),
+    Command(
         "trace status",
         "Show how recording goes: the recorder, the daemon's side, what is kept and what goes next.",
         options=(JSON,),

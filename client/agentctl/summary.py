@@ -67,6 +67,8 @@ MAX_PROMPT_CHARS = 100_000
 MAX_ARGUMENT_CHARS = 500
 MAX_ERRORS = 200
 MAX_ERROR_CHARS = 2_000
+MAX_OTHERS = 200  # kinds that are counted by name
+MORE_OTHERS = "others"
 
 _TOOL_FINISHED = name_of_class(ToolCallFinished)
 _TOLD = frozenset(map(name_of_class, (RunExecuteStarted, RunExecuteFinished, ToolCallStarted, ModelRequestFailed)))
@@ -109,12 +111,16 @@ class RunSummary(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """A session's runs in order, and every note of the reader: what is missing here may be missing from the runs."""
+    """A session's runs in order, and every note of the reader: what is missing here may be missing from the runs.
+
+    others: how many events there are of each kind that is not known here, as other tools record them.
+    """
 
     workspace: str
     runs: tuple[RunSummary, ...]
     notes: tuple[Note, ...]
     damaged: bool
+    others: dict[str, int] = {}
 
 
 def needs_bodies(record: RawRecord) -> bool:
@@ -128,6 +134,7 @@ def summarise(items: Iterable[Found | Note]) -> Summary:
     """The summary of a session's findings, read once and in order."""
     runs: dict[str, _Run] = {}
     notes: list[Note] = []
+    others: dict[str, int] = {}
     gone: frozenset[str] = frozenset()
     workspace = ""
     for item in items:
@@ -138,16 +145,21 @@ def summarise(items: Iterable[Found | Note]) -> Summary:
         if isinstance(event, SessionRecordStarted):
             workspace = event.workspace
             gone = frozenset(runs)  # what an earlier recording left open goes on in none
+        if isinstance(event, UnknownEvent):
+            kind = item.record.event if item.record.event in others or len(others) < MAX_OTHERS else MORE_OTHERS
+            others[kind] = others.get(kind, 0) + 1
         if item.record.run is not None:
             run = runs.get(item.record.run)
             if run is None:
+                if isinstance(event, UnknownEvent):
+                    continue  # no run of the agent's begins with it
                 run = runs[item.record.run] = _Run(item.record.run, item.record.ts)
             run.take(item.record, event)
     active = any(note.kind == "active" for note in notes)
     summaries = tuple(
         run.summary(RUNNING if active and name not in gone else END_MISSING) for name, run in runs.items()
     )
-    return Summary(workspace, summaries, tuple(notes), any(note.damage for note in notes))
+    return Summary(workspace, summaries, tuple(notes), any(note.damage for note in notes), others)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentctl.world import World
 
 _MAX_PROMPT_LINES = 6
+_MAX_OTHER_LINES = 12
 
 
 def run(path: Path, parsed: Parsed, world: World) -> int:
@@ -61,8 +62,10 @@ def show(path: Path, summary: Summary, out: Output) -> None:
     for run in summary.runs:
         for line in run_lines(run, out):
             out.line(line)
-    if not summary.runs:
+    if not summary.runs and not summary.others:
         out.line("  no run is recorded")
+    for line in _field("events", _others(summary.others)) if summary.others else []:
+        out.line(line)
     for note in summary.notes:
         if note.kind not in ("active", "unsealed"):
             out.line(note_line(note), "red" if note.damage else "")
@@ -88,6 +91,13 @@ def run_lines(run: RunSummary, out: Output) -> list[str]:
     lines += _field("cost", [f"{fmt.cost(run.cost_usd).removeprefix('cost ')}{so_far}"])
     lines += _field("duration", [f"{fmt.duration(run.duration_ms)}{so_far}"])
     return lines
+
+
+def _others(others: dict[str, int]) -> list[str]:
+    """Kinds that other tools record, the most frequent first."""
+    most = sorted(others.items(), key=lambda item: (-item[1], item[0]))
+    more = [f"… {len(most) - _MAX_OTHER_LINES} more kinds"] if len(most) > _MAX_OTHER_LINES else []
+    return [f"{safe_line(kind)} {count:,}" for kind, count in most[:_MAX_OTHER_LINES]] + more
 
 
 def _prompt_lines(prompt: str | None) -> list[str]:
