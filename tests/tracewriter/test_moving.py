@@ -139,14 +139,14 @@ def test_an_event_with_its_bodies_put_back_is_what_it_was(event: Event) -> None:
 @settings(deadline=None)
 @given(any_value, long_text)
 def test_whatever_is_put_in_there_is_a_line_and_its_bodies(value: object, text: str) -> None:
-    odd = realise(value)
+    odd: Any = realise(value)
     for event in (
         odd,
         [odd, text],
         {"a": odd, "b": text},
         ToolOutputDelta(0, odd),
         ToolCallFinished(text, odd, "", False, 1),
-    ):  # type: ignore[arg-type]
+    ):
         data = data_of(event, KEYS)
         stays(data)
         assert isinstance(msgspec.json.decode(restored(data)), dict)
