@@ -89,8 +89,8 @@ def test_the_overview_names_every_command(env: Env) -> None:
         (["statsu"], "unknown command 'statsu' (did you mean 'status'?)"),
         (
             ["trace"],
-            "trace: which one? trace ls, trace show, trace verify, trace summary, trace context, trace tail, trace status, "
-            "trace prune, trace pin, trace unpin, trace undelete",
+            "trace: which one? trace ls, trace show, trace verify, trace summary, trace context, trace tail, trace record, "
+            "trace status, trace prune, trace pin, trace unpin, trace undelete",
         ),
         (["trace", "shwo", "x"], "unknown command 'trace shwo' (did you mean 'trace show'?)"),
         (["status", "x"], "status: unexpected 'x'"),
