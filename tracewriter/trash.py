@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -26,6 +27,7 @@ from tracewriter import lock
 from tracewriter.disk import DIR_MODE, FILE_MODE, REAL_DISK
 from tracewriter.errors import RetentionHeld, SessionUnavailable, TraceError, errno_name
 from tracewriter.retention import TRUST_WITHIN_S, Candidate, Move, Plan, Policy, PolicyError, Trashed, load_policy, plan
+from tracewriter.scrub_disk import remove_leftovers
 from tracewriter.survey import (
     DIRECTORY,
     DOOMED,
@@ -54,7 +56,7 @@ _SUMMARY_MAX: Final = 1000
 
 
 class Deed(Struct, frozen=True, omit_defaults=True):
-    """A line of retention.jsonl. action: moved, purged, restored. reason: age, budget, trash, asked."""
+    """A line of retention.jsonl. action: moved, purged, restored, scrubbed. reason: age, budget, trash, asked."""
 
     ts: datetime
     action: str
@@ -139,6 +141,7 @@ class Traces:
             moved = sum(deed.action == "moved" for deed in deeds)
             decided = plan(candidates, trash, policy, now, clock_trusted=clock_trusted, moved=moved)
         self._tidy_workspaces()
+        remove_leftovers(self._fd, time.time() - _SETTLED_S)
         return Report(tuple(deeds), tuple(skipped), first, odd)
 
     def sweep(self, decided: Plan) -> Report:
@@ -234,9 +237,11 @@ class Traces:
                 self._remove_if_empty(name)
 
     def _purge(self, one: Trashed) -> Deed:
-        """Remove for good. The name is taken away first: what is being removed cannot be brought back half."""
+        """Remove for good. The name is taken away first: what is being removed cannot be brought back half. One sweep at a time:
+        two that remove the same directory take files from under each other, and none has a deed to log in the end."""
         trash_fd = self._trash_fd()
         try:
+            fcntl.flock(trash_fd, fcntl.LOCK_EX)  # released with the descriptor
             doomed = one.name if one.doomed else DOOMED + one.name
             if not one.doomed:
                 os.rename(one.name, doomed, src_dir_fd=trash_fd, dst_dir_fd=trash_fd)
@@ -286,6 +291,10 @@ class Traces:
             _set_pin(session, workspace_fd, pinned=pinned)
         finally:
             os.close(workspace_fd)
+
+    def log_scrub(self, workspace: str, session: str, size: int) -> Deed:
+        """Note that a session was scrubbed: its old files are deleted."""
+        return self._log("scrubbed", session, workspace, size, "asked", "")
 
     def _trash_fd(self) -> int:
         return _make_dir(TRASH, self._fd)
