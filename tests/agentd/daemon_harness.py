@@ -31,6 +31,7 @@ class FakeSender:
 
     def __init__(self) -> None:
         self.traces: list[FakeTrace] = []
+        self.opened: list[tuple[str, str]] = []  # session and capture mode
 
     def open(
         self,
@@ -44,6 +45,7 @@ class FakeSender:
         resumed: bool = False,
     ) -> Trace:
         self.traces.append(FakeTrace(session, secrets))
+        self.opened.append((session, capture))
         return self.traces[-1]
 
     async def run(self) -> None:

@@ -45,7 +45,7 @@ STOPPING_S: Final = 10.0
 
 
 class Request(NamedTuple):
-    """What is asked of the daemon. mode "": plan."""
+    """What is asked of the daemon. mode "": plan. capture "": as the session is recorded already, or as configured."""
 
     prompt: str
     mode: str = ""
@@ -55,6 +55,7 @@ class Request(NamedTuple):
     session: str = ""
     resume_last: bool = False
     ephemeral: bool = False
+    capture: str = ""
 
 
 class Answer(NamedTuple):
@@ -96,6 +97,7 @@ def request_of(parsed: Parsed, prompt: str, cwd: str) -> Request:
         parsed.value("session") or "",
         parsed.has("continue"),
         parsed.has("ephemeral"),
+        parsed.value("capture") or "",
     )
 
 
@@ -151,7 +153,7 @@ def _create_params(request: Request, world: World, hello: wire.Hello, connection
     if request.resume_last:
         params["resume_last"] = True
     params["mode"] = request.mode or "plan"  # also when it goes on: writing is asked for each time
-    for name in ("model", "base_url", "uds"):
+    for name in ("model", "base_url", "uds", "capture"):
         if value := getattr(request, name):
             params[name] = value
     if request.ephemeral:

@@ -54,11 +54,13 @@ def lines(status: Json) -> list[str]:
     uptime = fmt.duration((wire.number(status, "uptime_s") or 0.0) * 1000)
     kept = f" in {recording.root}" if recording.root else ""
     why = f": {recording.reason}" if recording.reason else ""
+    unrecorded = wire.integer(status, "unrecorded")
+    off = f"; {fmt.count(unrecorded, 'open session')} not recorded" if unrecorded else ""
     return [
         f"agentd {wire.string(status, 'agentd')} runs, pid {wire.integer(status, 'pid')}, for {uptime}",
         f"sessions: {numbers['sessions']} open, {numbers['running']} running, {numbers['queued']} prompts queued, "
         f"{fmt.count(numbers['clients'], 'client')}",
-        f"recording: {recording.state or 'unknown'}{why}{kept}",
+        f"recording: {recording.state or 'unknown'}{why}{kept}{off}",
     ]
 
 

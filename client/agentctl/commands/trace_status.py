@@ -166,6 +166,8 @@ def _daemon_line(daemon: Json | None, problem: str) -> str:
 def _row_line(row: Row) -> str:
     parts = []
     state = reason = ""
+    if row.daemon is not None and row.writer is None and wire.string(row.daemon, "state") == "off":
+        return f"  {fmt.short_id(row.session)}  not recorded: {safe_line(wire.string(row.daemon, 'reason'))}"
     if row.daemon is not None:
         number = {name: wire.integer(row.daemon, name) for name in ("emitted", "recorded", "dropped", "queued_bytes")}
         dropped = ", ".join(f"{name} {count}" for name, count in sorted(wire.obj(row.daemon, "dropped_by").items()))
