@@ -26,6 +26,7 @@ _KEPT: Final = 200  # bytes of a text for which a record has no more room; with 
 _ROUNDS: Final = 8  # fields moved out as JSON; beyond that a line is long for other reasons
 # Objects whose first key is `payload`, however it is written: a redactor may write JSON anew, without spaces and escapes.
 _FIRST_KEY: Final = re.compile(rb'\{[ \t\r\n]*"(?:payload"|[^"\\]{0,6}\\u00[67])')
+_END_OF_DATA: Final = b"}}\n"  # and of the line
 _encode: Final = jsonl.encoder.encode
 _ref_decoder: Final = msgspec.json.Decoder(PayloadRef)
 
@@ -88,15 +89,21 @@ def move_out(event: object, keys: Keys) -> Data:
 
 
 def cut_out(line: bytes, gone: set[bytes]) -> bytes:
-    """A stored line without the bodies that are not to be had: heads with the mark of a cut."""
+    """A record's line without the bodies that are not to be had: heads with the mark of a cut."""
+    cut_from = 0
 
     def cut(match: re.Match[bytes]) -> bytes:
+        nonlocal cut_from
         if match[1] not in gone:
             return match[0]
         ref = _ref_decoder.decode(match[0])
+        cut_from += ref.bytes
         return _encode(_left_out(ref.bytes) if ref.type == "json" else f"{ref.head}…[cut: {ref.chars} characters]")
 
-    return REFERENCE.sub(cut, line)
+    line = REFERENCE.sub(cut, line)
+    if cut_from and line.endswith(_END_OF_DATA):  # else all of its data was one body
+        line = b'%s,"cut_from_bytes":%d%s' % (line.removesuffix(_END_OF_DATA), cut_from, _END_OF_DATA)
+    return line
 
 
 def _left_out(size: int) -> str:

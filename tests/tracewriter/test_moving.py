@@ -340,11 +340,18 @@ def test_without_its_body_a_line_has_the_head_and_the_mark_of_a_cut() -> None:
         ModelRequestFinished(text, "", (ToolCall("i", "n", body),), "stop", None, None, None, None, 1.0), KEYS
     )
     ids = {item.payload.encode() for item in data.bodies}
-    line = cut_out(bytes(data.line), ids)
-    shown = msgspec.json.decode(line)
+    line = b'{"seq":1,"data":%s}\n' % data.line
+    shown = msgspec.json.decode(cut_out(line, ids))["data"]
     assert shown["text"] == head_of(text) + f"…[cut: {len(text)} characters]"
     assert shown["tool_calls"][0]["input"] == f"[{len(body)} bytes of JSON, left out]"
-    assert cut_out(bytes(data.line), set()) == bytes(data.line)
+    assert shown["cut_from_bytes"] == len(text) + len(body)
+    assert cut_out(line, set()) == line
+
+
+def test_without_the_body_that_all_of_its_data_is_a_line_has_the_mark_in_its_place() -> None:
+    data = data_of({"payload": "x " * 10_000}, KEYS)
+    line = cut_out(b'{"seq":1,"data":%s}\n' % data.line, {data.bodies[0].payload.encode()})
+    assert msgspec.json.decode(line) == {"seq": 1, "data": f"[{len(data.bodies[0].data)} bytes of JSON, left out]"}
 
 
 def test_keys_are_not_shown() -> None:
