@@ -26,7 +26,7 @@ from tracewriter.events import (
 )
 from tracewriter.moving import DATA_BYTES, Data, Keys, OddValue, looks_like_reference, move_out
 from tracewriter.payload import PAYLOAD_BYTES
-from tracewriter.sizing import TOO_LONG, holds_json, is_flat, sizer
+from tracewriter.sizing import TOO_LONG, holds_json, is_flat, long_text, sizer
 
 FOREIGN: Final = "foreign.value.observed"  # what is no event of ours
 _ID_CHARS: Final = 64  # of run, op and parent: ids have 16 or 32
@@ -42,6 +42,7 @@ WITH_JSON: Final = frozenset(filter(holds_json, KINDS.values()))
 _SIZERS: Final = {cls: sizer(cls) for cls in KINDS.values() if cls is not TraceDropObserved}
 # A run's end is flat in no version, and it is added up: it never waits.
 _LATER: Final = frozenset(cls for cls in _SIZERS if is_flat(cls) and cls is not RunExecuteFinished)
+_LONG_TEXTS: Final = {cls: long_text(cls) for cls in _LATER}
 
 
 class Line(Struct, frozen=True, gc=False):
@@ -71,7 +72,7 @@ class Entry:
     ids do.
     """
 
-    __slots__ = ("count", "head", "kind", "length_of", "name", "rest")
+    __slots__ = ("count", "head", "is_long", "kind", "length_of", "name", "rest")
 
     def __init__(self, kind: type, session: str, run: str, op: str, parent: str, *, fast: bool) -> None:
         self.kind = kind
@@ -80,6 +81,7 @@ class Entry:
         if len(self.head) > KIB:
             raise ValueError("ids that are too long")
         self.length_of: Callable[[Event], int] = _SIZERS[kind] if fast and kind in _LATER else _never
+        self.is_long = _LONG_TEXTS.get(kind, _always)
         self.rest = len(self.head) + _ENVELOPE  # of the line, in bytes
         self.count = 0  # events recorded through it
 
@@ -102,6 +104,10 @@ def size_of(line: Line) -> int:
 
 def _never(_: Event) -> int:
     return TOO_LONG
+
+
+def _always(_: Event) -> bool:
+    return True
 
 
 def careful_head(session: str, event: object, ids: tuple[str, str, str]) -> Raw:

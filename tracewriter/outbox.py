@@ -31,7 +31,7 @@ from tracewriter.lines import Entry, Line, careful_head, cut_data_of, data_of, e
 from tracewriter.moving import KEY_BYTES, Data, Keys, keys_of
 from tracewriter.outframes import OutFrame, Sent, bytes_of, drop_frame, only, payload_frames, payloads_of, without
 from tracewriter.protocol import Kind
-from tracewriter.sizing import MAY_WAIT, SURELY_SHORT, has_long_text
+from tracewriter.sizing import MAY_WAIT, SHORT_LINE
 
 SESSION_RESERVE: Final = 64 * KIB  # what a session may buffer although others have filled the process's buffer
 # Recorded although the session's limit is reached: the ends, what failed, and the notice of the limit itself.
@@ -205,11 +205,10 @@ class Outbox:
                 self._slow(event, ts, run, op, parent)
                 return
             length_of = entry.length_of
-            size = length_of(event)
-            if self._budget.full or (size > SURELY_SHORT and (size > MAY_WAIT or has_long_text(event))):
+            size = length_of(event) + entry.rest
+            if (size > SHORT_LINE and (size > MAY_WAIT or entry.is_long(event))) or self._budget.full:
                 self._slow(event, ts, run, op, parent)
                 return
-            size += entry.rest
             lines = self._lines
             count = len(lines)
             # this numbers it, in one step that nothing can interrupt: there is no other account

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import isfinite
-from typing import Any, Final, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from tracewriter.config import KIB, MAX_LINE
 from tracewriter.events import Event
 from tracewriter.payload import PAYLOAD_BYTES
 
 TOO_LONG: Final = MAX_LINE + 1
-SURELY_SHORT: Final = (
-    PAYLOAD_BYTES // 4
-)  # an event of so many characters has no text that is to move out: UTF-8 has 4 bytes at most
+SURELY_SHORT: Final = PAYLOAD_BYTES // 4  # characters of a text: UTF-8 has 4 bytes for one at most
+SHORT_LINE: Final = (
+    SURELY_SHORT + 100
+)  # estimated: no text in it is longer, since the rest of any line takes more than that
 MAY_WAIT: Final = (
     MAX_LINE - 4 * KIB
 ) // 6  # one of so many makes no line that is too long, whatever has to be escaped in it
@@ -36,20 +38,23 @@ _TERMS: Final[dict[Any, str]] = {
     float: "(0 if isfinite({v}) else TOO_LONG)",
     Raw: "raw_length({v})",
 }
+_LONG: Final = "(len({v}) > SHORT and (len({v}) > LONG or not ({v}.isascii() or len({v}.encode()) <= LONG)))"
 _NAMES: Final = {
     "isfinite": isfinite,
     "raw_length": Raw.__len__,
     "TOO_LONG": TOO_LONG,
     "UNSET": UNSET,
+    "SHORT": SURELY_SHORT,
+    "LONG": PAYLOAD_BYTES,
 }
 
 
 def is_flat(cls: type) -> bool:
     """Whether the kind holds nothing but text, numbers and constants: what nobody can change after it was handed over."""
     return all(
-        part in (str, int, bool, float, type(None), UnsetType)
+        get_origin(hint) in (None, Union, UnionType)  # a dict's arguments would be its names' and values' types
+        and all(part in (str, int, bool, float, type(None), UnsetType) for part in (get_args(hint) or (hint,)))
         for hint in _hints(cls).values()
-        for part in (get_args(hint) or (hint,))
     )
 
 
@@ -83,12 +88,18 @@ def sizer(cls: type) -> Callable[[Event], int]:
     return made
 
 
-def has_long_text(event: Event) -> bool:
-    """Whether a flat event, proven by its sizer, has a text over PAYLOAD_BYTES. UnicodeEncodeError for one that is no Unicode."""
-    return any(map(_is_long, structs.astuple(event)))
-
-
-def _is_long(value: object) -> bool:
-    if not isinstance(value, str) or len(value) <= SURELY_SHORT:
-        return False
-    return len(value) > PAYLOAD_BYTES or not (value.isascii() or len(value.encode()) <= PAYLOAD_BYTES)
+def long_text(cls: type) -> Callable[[Event], bool]:
+    """Whether an event of a flat kind, proven by its sizer, has a text over PAYLOAD_BYTES of UTF-8. UnicodeEncodeError for one that
+    is no Unicode.
+    """
+    terms = ["False"]
+    for name, hint in _hints(cls).items():
+        parts = get_args(hint) or (hint,)
+        if str in parts:
+            term = _LONG.format(v=f"e.{name}")
+            for part, constant in ((type(None), "None"), (UnsetType, "UNSET")):
+                if part in parts:
+                    term = f"(e.{name} is not {constant} and {term})"
+            terms.append(term)
+    made: Callable[[Event], bool] = eval(f"lambda e: {' or '.join(terms)}", dict(_NAMES))  # noqa: S307 - as above
+    return made

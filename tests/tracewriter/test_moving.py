@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw, Struct, structs
 
 from tests.strategies import any_value, clean_text, events, plain_json, realise
-from tracewriter import jsonl
+from tracewriter import jsonl, sizing
 from tracewriter.config import KIB, MAX_BODY, MAX_LINE, MIB
 from tracewriter.events import (
     Context,
@@ -30,10 +30,10 @@ from tracewriter.events import (
     TraceDropObserved,
 )
 from tracewriter.expand import expand
-from tracewriter.lines import cut_data_of, data_of
+from tracewriter.lines import Entry, cut_data_of, data_of
 from tracewriter.moving import DATA_BYTES, Data, cut_out, keys_of, looks_like_reference, move_out
 from tracewriter.payload import MAX_PAYLOAD, PAYLOAD_BYTES, REFERENCE, PayloadRef, head_of
-from tracewriter.sizing import MAY_WAIT, has_long_text, is_flat, sizer
+from tracewriter.sizing import MAY_WAIT, SHORT_LINE, is_flat, sizer
 
 KEYS = keys_of(b"k" * 32)
 
@@ -65,6 +65,10 @@ def stays(data: Data) -> None:
     assert jsonl.is_json(data.line)
     assert {match[1].decode() for match in REFERENCE.finditer(bytes(data.line))} == {b.payload for b in data.bodies}
     assert not looks_like_reference(REFERENCE.sub(b"0", bytes(data.line)))
+
+
+def has_long_text(event: Event) -> bool:
+    return sizing.long_text(type(event))(event)
 
 
 def texts(value: Any) -> list[str]:
@@ -171,8 +175,8 @@ def test_the_bound_is_in_bytes_of_utf_8(char: str, more: int) -> None:
 def test_what_is_let_through_without_a_look_never_has_a_long_text_or_makes_a_long_line(event: Event) -> None:
     if not is_flat(type(event)):
         return
-    size = sizer(type(event))(event)
-    if size <= PAYLOAD_BYTES // 4:
+    size = sizer(type(event))(event) + Entry(type(event), "s", "", "", "", fast=True).rest
+    if size <= SHORT_LINE:
         assert not has_long_text(event)
     if size <= MAY_WAIT:
         assert len(msgspec.json.encode(event)) < MAX_LINE - 2 * KIB
