@@ -62,6 +62,8 @@ _KEYS: Final = (
 )
 _PROBES: Final = (*(lead + value for lead, value in product(_LEADS, _VALUES)), *_KEYS)
 
+_FEW_PROBES: Final = (*_KEYS, *_VALUES[:2])
+
 # Whether a text may be cut between these two pieces of it.
 MayCut: TypeAlias = Callable[[str, str], bool]
 
@@ -84,13 +86,15 @@ class CutJudge:
         """Whether each side is redacted as it is in the whole, and nothing on the left waits for something on the right."""
         if any(_begun(left, secret) for secret in self._broken):
             return False
-        if _BEGIN in left:
-            probes: Sequence[str] = (*_KEYS, _VALUES[1])
-        else:
-            probes, left = _PROBES, left[-_REACH_CHARS:]
+        # What a rule may take without a bound: the rest of a line, and of a private key.
+        line = left if _BEGIN in left else left[left.rfind("\n", 0, -1) + 1 :]
+        if len(line) > _REACH_CHARS and not self._splits(line, right, _FEW_PROBES):
+            return False
+        return self._splits(left[-_REACH_CHARS:], right, _PROBES)
+
+    def _splits(self, left: str, right: str, probes: Sequence[str]) -> bool:
         rights = [right[:_REACH_CHARS], *probes]
-        texts = [left, *rights, *(left + text for text in rights)]
-        redacted = self._redact(texts)
+        redacted = self._redact([left, *rights, *(left + text for text in rights)])
         if redacted is None:
             return False
         alone, rest = redacted[0], redacted[1:]
@@ -182,8 +186,10 @@ class HoldBack:
         limit = _whole_until(held)
         place = self._line_end(held, limit)
         if limit - place > MAX_LINE_CHARS:
-            spaces = [found.end() for found in _SPACE.finditer(held, max(place, limit - MAX_LINE_CHARS), limit)]
-            tried = (at for at in spaces[: -_TRIED - 1 : -1] if self._may_cut(held[:at], held[at:]))
+            spaces = [found.end() for found in _SPACE.finditer(held, max(place, limit - 2 * MAX_LINE_CHARS), limit)]
+            # The latest, and then some before it: what must not be cut may have begun a while ago.
+            latest, earlier = spaces[: -_TRIED - 1 : -1], spaces[:: -max(1, len(spaces) // _TRIED)]
+            tried = (at for at in (*latest, *earlier) if self._may_cut(held[:at], held[at:]))
             place = next(tried, place)
         return place
 

@@ -17,6 +17,7 @@ IDS = "an id that agentd or a provider made"
 NAMES = "a name of ours: a setting, an outcome, a kind of something"
 MODEL = "which model, of which provider"
 TOOL = "a tool's name"
+HEAD = "a digest of records, which have no content either"
 WHERE = "the place where the work is done: without it nobody finds the session; the manifest has it too"
 
 # Every text that is recorded in mode metadata. A field that is not here must not be.
@@ -58,6 +59,7 @@ STAYS: Final = {
     "trace.limit.observed": {"limit": NAMES},
     "trace.degraded.observed": {"reason": NAMES},
     "trace.recovered.observed": {"reason": NAMES},
+    "trace.scrub.applied": {"at": NAMES, "rules": NAMES, "hits{}": NAMES, "old_head": HEAD, "new_head": HEAD},
 }
 # Nothing but content: not recorded at all.
 NO_TEXT: Final = {"context.trim.applied", "trace.clock.observed"}

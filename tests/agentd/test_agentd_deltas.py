@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from agentd.deltas import MARK, MAX_HELD_CHARS, MAX_LINE_CHARS, CutJudge, HoldBack, Piece, Streams
@@ -132,6 +132,7 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[str]]:
 @example((f"a\n{KEY}\nb", ["a\n" + KEY[:-3], KEY[-3:] + "\nb"]))
 def test_any_text_with_secrets_cut_anywhere_is_stored_whole_and_without_them(cut: tuple[str, list[str]]) -> None:
     text, parts = cut
+    assume(redact(redact(text)) == redact(text))  # that is tested where the rules are
     # In what hypothesis puts around them a shape may be no secret any more: then the whole text says so.
     canaries = [canary for _, canary in SHAPES.values() if canary in text and canary not in redact(text)]
     check(text, parts, canaries)
