@@ -15,6 +15,7 @@ from msgspec import Struct
 # Tool arguments of more than 1 MiB in one line occur; 8 MiB is what one message may be anywhere in this program.
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
+_NO_NAMES: Final[dict[bytes, str]] = {}
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -34,13 +35,17 @@ Item: TypeAlias = Frame | Stray
 
 
 class SSEDecoder:
-    """Takes a body's bytes, gives frames. Over `max_line_bytes` in a line or a frame it stops for good: `overflowed`."""
+    """Takes a body's bytes, gives frames. Over `max_line_bytes` in a line or a frame it stops for good: `overflowed`.
 
-    __slots__ = ("_data", "_data_bytes", "_event", "_first", "_max", "_skip_lf", "_tail", "overflowed")
+    `names` are whole event lines (b"event: ping") with their names, of a wire that repeats a few of them all the time.
+    """
 
-    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    __slots__ = ("_data", "_data_bytes", "_event", "_first", "_max", "_names", "_skip_lf", "_tail", "overflowed")
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, names: dict[bytes, str] = _NO_NAMES) -> None:
         self.overflowed = False
         self._max = max_line_bytes
+        self._names = names
         self._tail = bytearray()  # the line that is not complete yet
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -75,18 +80,23 @@ class SSEDecoder:
         return items
 
     def _lines(self, lines: list[bytes], items: list[Item]) -> None:
-        """All of them. The two kinds that nearly all lines are of, one data line and a blank one, are taken right here."""
-        held, longest = self._data, self._max
+        """All of them. The kinds that nearly all lines are of (one data line, a known event, a blank one) are taken here."""
+        held, longest, names = self._data, self._max, self._names
         for line in lines:
-            if line:
-                if not held and line.startswith(b"data: {") and len(line) <= longest and not self._first:
+            if not line:
+                if len(held) == 1 and held[0]:
+                    items.append(Frame(self._event, held.pop()))
+                    self._event = ""
+                    self._data_bytes = 0
+                    continue
+            elif not held and not self._first:
+                if line.startswith(b"data: {") and len(line) <= longest:
                     held.append(line[6:])
                     self._data_bytes = len(line) - 5
                     continue
-            elif len(held) == 1 and held[0] and not self._event:
-                items.append(Frame("", held.pop()))
-                self._data_bytes = 0
-                continue
+                if line in names:
+                    self._event = names[line]
+                    continue
             self._line(line, items)
             if self.overflowed:
                 return
