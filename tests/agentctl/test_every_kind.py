@@ -34,7 +34,7 @@ from tracewriter.events import (
 )
 
 WHY = Failure("store", "the disk is full")
-SAID = [
+SAID: list[tuple[Event, str]] = [
     (SessionSaveStarted("ab12", 4), "from message 4 on, for prompt ab12"),
     (SessionSaveFinished("ab12", 3, 12.0), "3 messages in 12 ms"),
     (
