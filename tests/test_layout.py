@@ -48,6 +48,7 @@ ARROWS: dict[str, dict[str, str]] = {
         "tracewriter.findings": "the types of what the reader finds",
         "tracewriter.retention": "prune, pin and undelete work without a daemon",
         "tracewriter.trash": "does what they ask for, and tells what is kept",
+        "tracewriter.scrub": "applies today's rules to old traces, without a daemon",
         "tracewriter.client": "asks a writer for its status",
         "tracewriter.tail": "follows a trace that grows",
         "tracewriter.tool": "records what other tools say",

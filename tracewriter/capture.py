@@ -54,6 +54,7 @@ from tracewriter.events import (
     TraceDropObserved,
     TraceLimitObserved,
     TraceRecoveredObserved,
+    TraceScrubApplied,
     WorkspaceChangeObserved,
 )
 
@@ -113,7 +114,7 @@ def metadata_of(event: Event) -> Event | None:
             return event
         case ContextTrimApplied() | TraceDropObserved() | TraceLimitObserved():
             return event
-        case TraceDegradedObserved() | TraceRecoveredObserved() | TraceClockObserved():
+        case TraceDegradedObserved() | TraceRecoveredObserved() | TraceClockObserved() | TraceScrubApplied():
             return event
 
 

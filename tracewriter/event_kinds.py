@@ -208,6 +208,23 @@ class TraceRecoveredObserved(EventBase, frozen=True, gc=False):
     duration_ms: float
 
 
+class TraceScrubApplied(EventBase, frozen=True, gc=False):
+    """The records before this one were written anew with newer rules of redaction, the only thing that ever changes one.
+
+    at: when. rules: whose. hits: how often each rule found something, in so many records and payloads (files). damage: how many
+    places were damaged and are not as they were. old_head and new_head: the digests' head before, and after, without this segment.
+    """
+
+    at: str
+    rules: str
+    hits: dict[str, int]
+    records: int
+    payloads: int
+    damage: int
+    old_head: str
+    new_head: str
+
+
 class TraceClockObserved(EventBase, frozen=True, gc=False):
     """The wall clock jumped against the monotonic one: time stamps after this record are jump_s later than they would be."""
 

@@ -42,6 +42,7 @@ from tracewriter.event_kinds import (
     TraceDropObserved as TraceDropObserved,
     TraceLimitObserved as TraceLimitObserved,
     TraceRecoveredObserved as TraceRecoveredObserved,
+    TraceScrubApplied as TraceScrubApplied,
 )
 from tracewriter.event_parts import (
     MAX_TOKENS as MAX_TOKENS,
@@ -311,6 +312,7 @@ Event: TypeAlias = (
     | TraceDegradedObserved
     | TraceRecoveredObserved
     | TraceClockObserved
+    | TraceScrubApplied
 )
 
 

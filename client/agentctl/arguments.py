@@ -17,6 +17,7 @@ class Option(NamedTuple):
     help: str
     value: str = ""
     choices: tuple[str, ...] = ()
+    many: bool = False  # it may be given more than once
 
     @property
     def name(self) -> str:
@@ -51,6 +52,10 @@ class Parsed(NamedTuple):
         """The option's value, None when it was not given."""
         return self.values.get(name)
 
+    def all(self, name: str) -> tuple[str, ...]:
+        """Every value of an option that may be given more than once."""
+        return tuple(self.values[name].split("\0")) if name in self.values else ()
+
 
 HELP = Option(("-h", "--help"), "show this")
 JSON = Option(("--json",), "for programs: JSON on stdout")
@@ -73,7 +78,9 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
         option = _find(command, flag)
         if option is HELP:
             return Parsed(wants_help=True)
-        values[option.name] = _value(command, option, flag, value, rest)
+        given = _value(command, option, flag, value, rest)
+        # no argument of a process has a NUL in it
+        values[option.name] = f"{values[option.name]}\0{given}" if option.many and option.name in values else given
     _check_count(command, operands)
     return Parsed(tuple(operands), values)
 

@@ -131,6 +131,27 @@ COMMANDS: Final = (
         ),
         details="What is being recorded, pinned, or odd is never touched; a fifth of the sessions at most goes at once.",
     ),
+    Command(
+        "trace scrub",
+        "Take out of recorded sessions what today's rules of redaction find, and secrets that you name.",
+        "[SESSION…]",
+        (
+            Option(("--all",), "every session"),
+            Option(("--dry-run",), "only count what each rule finds"),
+            Option(
+                ("--secret-env",), "also the value of this environment variable (may be repeated)", "NAME", many=True
+            ),
+            Option(
+                ("--secret-file",), "also each line of this file (mode 0600; - for standard input)", "PATH", many=True
+            ),
+            Option(("--force",), "also sessions that are damaged, or were not closed in order just now"),
+            JSON,
+        ),
+        0,
+        None,
+        "What is being recorded is left alone; what is pinned is not. The old files go only when the new ones verify, and the "
+        "change is a record of its own. Exits 1 when some could not be scrubbed, 4 when those named are in use, 5 for damage.",
+    ),
     Command("trace pin", "Keep a session's record whatever its age.", "ID", (), 1, 1, _IDS),
     Command("trace unpin", "Let retention have a session's record again.", "ID", (), 1, 1, _IDS),
     Command(

@@ -55,6 +55,7 @@ from tracewriter.events import (
     TraceDropObserved,
     TraceLimitObserved,
     TraceRecoveredObserved,
+    TraceScrubApplied,
     UnknownEvent,
     Usage,
     WorkspaceChangeObserved,
@@ -236,6 +237,7 @@ class _Run:
                 | TraceDegradedObserved()
                 | TraceRecoveredObserved()
                 | TraceClockObserved()
+                | TraceScrubApplied()
             ):
                 pass  # the reader notes what is missing
             case UnknownEvent():

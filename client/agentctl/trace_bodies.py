@@ -48,6 +48,7 @@ from tracewriter.events import (
     TraceDropObserved,
     TraceLimitObserved,
     TraceRecoveredObserved,
+    TraceScrubApplied,
     UnknownEvent,
     WorkspaceChangeObserved,
 )
@@ -102,7 +103,7 @@ def _bodies(event: Event | UnknownEvent) -> Iterator[tuple[str, str]]:
             pass
         case TraceDropObserved() | TraceLimitObserved():
             pass
-        case TraceDegradedObserved() | TraceRecoveredObserved() | TraceClockObserved():
+        case TraceDegradedObserved() | TraceRecoveredObserved() | TraceClockObserved() | TraceScrubApplied():
             pass
 
 

@@ -53,6 +53,7 @@ from tracewriter.events import (
     TraceDropObserved,
     TraceLimitObserved,
     TraceRecoveredObserved,
+    TraceScrubApplied,
     UnknownEvent,
     Usage,
     WorkspaceChangeObserved,
@@ -130,6 +131,7 @@ def facts(event: Event | UnknownEvent) -> str:
             | TraceDegradedObserved()
             | TraceRecoveredObserved()
             | TraceClockObserved()
+            | TraceScrubApplied()
         ):
             return _trace_facts(event)
         case UnknownEvent(data):
@@ -248,7 +250,12 @@ def _tool_facts(
 
 
 def _trace_facts(
-    event: TraceDropObserved | TraceLimitObserved | TraceDegradedObserved | TraceRecoveredObserved | TraceClockObserved,
+    event: TraceDropObserved
+    | TraceLimitObserved
+    | TraceDegradedObserved
+    | TraceRecoveredObserved
+    | TraceClockObserved
+    | TraceScrubApplied,
 ) -> str:
     match event:
         case TraceDropObserved():
@@ -261,6 +268,11 @@ def _trace_facts(
             return (
                 f"the clock jumped by {event.jump_s:+,.0f} s: times from here on are not comparable with those before"
             )
+        case TraceScrubApplied():
+            hits = ", ".join(f"{rule} {count:,}" for rule, count in event.hits.items())
+            where = f"{fmt.count(event.records, 'record')} and {fmt.count(event.payloads, 'payload')} changed"
+            damage = f", {fmt.count(event.damage, 'damaged place')} not carried over" if event.damage else ""
+            return f"{where} on {event.at} by the rules of {event.rules}: {hits}{damage}; head before {event.old_head}"
         case TraceRecoveredObserved():
             return f"after {fmt.duration(event.duration_ms)}: {event.reason}"
 

@@ -90,7 +90,7 @@ def test_the_overview_names_every_command(env: Env) -> None:
         (
             ["trace"],
             "trace: which one? trace ls, trace show, trace verify, trace summary, trace context, trace tail, trace record, "
-            "trace status, trace prune, trace pin, trace unpin, trace undelete",
+            "trace status, trace prune, trace scrub, trace pin, trace unpin, trace undelete",
         ),
         (["trace", "shwo", "x"], "unknown command 'trace shwo' (did you mean 'trace show'?)"),
         (["status", "x"], "status: unexpected 'x'"),

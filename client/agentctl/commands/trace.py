@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(name: str, parsed: Parsed, world: World) -> int:
-    """Run one trace command. None of them needs the daemon, and none changes a record (prune moves whole sessions)."""
+    """Run one trace command. None of them needs the daemon, and only scrub changes records (prune moves whole sessions)."""
     try:
         return _run(name, parsed, world)
     except (FileNotFoundError, NotADirectoryError) as problem:
@@ -48,6 +48,10 @@ def _run(name: str, parsed: Parsed, world: World) -> int:
         from agentctl.commands import trace_context
 
         return trace_context.run(parsed, world)
+    if name == "trace scrub":
+        from agentctl.commands import trace_scrub
+
+        return trace_scrub.run(parsed, world)
     if name == "trace verify" and parsed.has("all"):
         from agentctl.commands import trace_verify
 
