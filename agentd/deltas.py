@@ -37,7 +37,7 @@ MAX_HELD_CHARS: Final = 64 * 1024
 MARK: Final = "[not recorded: {:,} characters without a place to cut]"
 # How far a rule looks back from a value to what names it; bounded in all of them.
 _REACH_CHARS: Final = 512
-_TRIED: Final = 6
+_TRIED: Final = 4
 _BEGIN: Final = "-----BEGIN "
 _PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,60}(?:PRIVATE KEY|\Z)")
 _PEM_END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -62,7 +62,7 @@ _KEYS: Final = (
 )
 _PROBES: Final = (*(lead + value for lead, value in product(_LEADS, _VALUES)), *_KEYS)
 
-_FEW_PROBES: Final = (*_KEYS, *_VALUES[:2])
+_FEW_PROBES: Final = (*_KEYS, *_VALUES[:2], f"= {_VALUES[1]}", f": {_VALUES[1]}", _VALUES[5])
 
 # Whether a text may be cut between these two pieces of it.
 MayCut: TypeAlias = Callable[[str, str], bool]
@@ -88,9 +88,14 @@ class CutJudge:
             return False
         # What a rule may take without a bound: the rest of a line, and of a private key.
         line = left if _BEGIN in left else left[left.rfind("\n", 0, -1) + 1 :]
-        if len(line) > _REACH_CHARS and not self._splits(line, right, _FEW_PROBES):
+        near = left[-_REACH_CHARS:]
+        if not self._splits(near, right, _FEW_PROBES):
             return False
-        return self._splits(left[-_REACH_CHARS:], right, _PROBES)
+        # Hardly any rule reaches over the end of a line: the few find out, and lines end often.
+        if not left.endswith("\n") and not self._splits(near, right, _PROBES):
+            return False
+        # A rule without a bound takes anything, so one probe finds it.
+        return len(line) <= _REACH_CHARS or self._splits(line, right, _VALUES[1:2])
 
     def _splits(self, left: str, right: str, probes: Sequence[str]) -> bool:
         rights = [right[:_REACH_CHARS], *probes]
@@ -166,9 +171,8 @@ class HoldBack:
         cut = self._cut(held)
         if cut:
             held = self._give(cut, held, pieces)
-        self._try_at = self._chars + max(MAX_LINE_CHARS // 4, self._chars // 4)
-        if self._chars < MAX_LINE_CHARS:
-            self._try_at = MAX_LINE_CHARS
+        # Again when as much has come: what cannot be cut is not looked at over and over.
+        self._try_at = max(MAX_LINE_CHARS, min(2 * self._chars, MAX_HELD_CHARS + 1))
         if self._chars > MAX_HELD_CHARS:
             self._skipping = _Skip(held)
             self._held, self._chars = [], 0
@@ -188,7 +192,7 @@ class HoldBack:
         if limit - place > MAX_LINE_CHARS:
             spaces = [found.end() for found in _SPACE.finditer(held, max(place, limit - 2 * MAX_LINE_CHARS), limit)]
             # The latest, and then some before it: what must not be cut may have begun a while ago.
-            latest, earlier = spaces[: -_TRIED - 1 : -1], spaces[:: -max(1, len(spaces) // _TRIED)]
+            latest, earlier = spaces[:-3:-1], spaces[:: -max(1, len(spaces) // _TRIED)][1:]
             tried = (at for at in (*latest, *earlier) if self._may_cut(held[:at], held[at:]))
             place = next(tried, place)
         return place
