@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tracewriter.threaded import ThreadSender
 
 CAPTURES: Final = ("metadata", "content", "off")
+CLOSE_S: Final = 2.0
 _GRACE_S: Final = 0.5  # for the thread to tell that the time is over
 _STATUS_S: Final = 0.25
 # What only the recorder says of a session: a program's own events of these kinds are recorded under its own names.
@@ -57,7 +58,7 @@ class Reply:
 
     def wait(self, timeout_s: float) -> TraceStatus | None:
         """Block until it is there; None when it does not come in time."""
-        self._came.wait(timeout_s + _GRACE_S)
+        self._came.wait(timeout_s)
         return self.status
 
     async def arrive(self, timeout_s: float) -> TraceStatus | None:
@@ -76,7 +77,7 @@ class Reply:
         self._then = wake
         if not self._came.is_set():
             try:
-                async with asyncio.timeout(timeout_s + _GRACE_S):
+                async with asyncio.timeout(timeout_s):
                     await came.wait()
             except TimeoutError:
                 pass
@@ -169,21 +170,26 @@ class ThreadTrace:
 
     def flush(self, timeout_s: float = 2.0) -> TraceStatus:
         """Wait until all that was recorded so far is on disk, at most so long; then say how things stand."""
-        return self._sender.flush(self, timeout_s).wait(timeout_s) or self.last_standing("")
+        return self._sender.flush(self, timeout_s).wait(timeout_s + _GRACE_S) or self.last_standing("")
 
     async def aflush(self, timeout_s: float = 2.0) -> TraceStatus:
         """As `flush`, for event loops."""
-        return await self._sender.flush(self, timeout_s).arrive(timeout_s) or self.last_standing("")
+        return await self._sender.flush(self, timeout_s).arrive(timeout_s + _GRACE_S) or self.last_standing("")
 
-    def close(self, timeout_s: float = 2.0) -> TraceStatus:
-        """End the recording in order: its last record, everything acknowledged, the session's lock free. Once is enough."""
+    def close(self, timeout_s: float | None = None) -> TraceStatus:
+        """End the recording in order: its last record, everything acknowledged, the session's lock free. Once is enough.
+
+        It takes 2 s at most, where no writer was ever there a quarter of a second; or `timeout_s`.
+        """
         self.end_streams()
-        return self._sender.close_session(self, timeout_s).wait(timeout_s) or self.last_standing("")
+        wait_s = (CLOSE_S if timeout_s is None else timeout_s) + _GRACE_S
+        return self._sender.close_session(self, timeout_s).wait(wait_s) or self.last_standing("")
 
-    async def aclose(self, timeout_s: float = 2.0) -> TraceStatus:
+    async def aclose(self, timeout_s: float | None = None) -> TraceStatus:
         """As `close`, for event loops."""
         self.end_streams()
-        return await self._sender.close_session(self, timeout_s).arrive(timeout_s) or self.last_standing("")
+        wait_s = (CLOSE_S if timeout_s is None else timeout_s) + _GRACE_S
+        return await self._sender.close_session(self, timeout_s).arrive(wait_s) or self.last_standing("")
 
     def at_close(self, end: Callable[[], None]) -> Callable[[], None]:
         """Call `end` before the recording is closed. Gives what takes that back."""

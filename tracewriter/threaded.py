@@ -12,8 +12,10 @@ import os
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from typing import Final, Protocol
 
@@ -27,10 +29,10 @@ from tracewriter.handover import Handover
 from tracewriter.producer import Channel, Producer, SessionInfo
 from tracewriter.reach import dial
 from tracewriter.standing import TraceStatus, standing
-from tracewriter.thread_trace import Reply, ThreadTrace
+from tracewriter.thread_trace import CLOSE_S, Reply, ThreadTrace
 
 MODE: Final = "tool"  # the mode of a session that is not the agent's own
-EXIT_S: Final = 2.0  # for the rest, when the program ends
+NOBODY_S: Final = 0.25  # for a close where no writer was ever there: a program must not end later for that
 _IDLE_S: Final = 0.02  # how often it looks when nothing was recorded for a while
 _BUSY_FOR_S: Final = 1.0
 _RETRY_FIRST_S: Final = 0.05
@@ -79,7 +81,7 @@ class ThreadSender:
         self._sock: socket.socket | None = None
         self._out: deque[bytes | memoryview] = deque()
         self._asked_at: float | None = None  # when the first of what is not answered yet was sent
-        self._connected_at = 0.0
+        self._connected_at: float | None = None
         self._retry_at, self._retry_s = 0.0, _RETRY_FIRST_S
         self._busy_at = clock.monotonic()
         self._ending = False
@@ -100,7 +102,7 @@ class ThreadSender:
             self._thread = None
             self._end(f"no thread to send with: {exc}")
             return
-        atexit.register(self._at_exit)
+        _living()[self] = None
 
     # --- for callers, in any thread
 
@@ -135,26 +137,40 @@ class ThreadSender:
         """Ask for all that was recorded so far to be on disk."""
         return self._ask(trace, lambda reply: self._waits.append(_Flush(self, trace, reply, self._until(timeout_s))))
 
-    def close_session(self, trace: ThreadTrace, timeout_s: float) -> Reply:
+    def close_session(self, trace: ThreadTrace, timeout_s: float | None = None) -> Reply:
         """Ask for the end of a recording: its last record, everything acknowledged, the session's lock free."""
-        return self._ask(trace, lambda reply: self._waits.append(_Close(self, trace, reply, self._until(timeout_s))))
+
+        def ask(reply: Reply) -> None:
+            impatient = timeout_s is None and self._connected_at is None
+            bound_s = NOBODY_S if impatient else CLOSE_S if timeout_s is None else timeout_s
+            self._waits.append(_Close(self, trace, reply, self._until(bound_s)))
+
+        return self._ask(trace, ask)
 
     def status(self, trace: ThreadTrace) -> Reply:
         """Ask how things stand."""
         return self._ask(trace, lambda reply: reply.set(self.standing(trace)))
 
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Close every session that is open, then end the thread and its connection."""
-        until = self._until(timeout_s)
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close every session that is open, then end the thread and its connection. As a trace's close, all together."""
+        until = self._until(CLOSE_S if timeout_s is None else timeout_s)
+        for reply in self.ask_to_close(timeout_s):
+            reply.wait(max(0.0, until - self._clock.monotonic()))
+        self.end()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def ask_to_close(self, timeout_s: float | None = None) -> list[Reply]:
+        """Ask for the end of all recordings."""
         traces = list(self._traces)
         for trace in traces:
             trace.end_streams()
-        for reply in [self.close_session(trace, timeout_s) for trace in traces]:
-            reply.wait(max(0.0, until - self._clock.monotonic()))
+        return [self.close_session(trace, timeout_s) for trace in traces]
+
+    def end(self) -> None:
+        """Let the thread end, whatever is open."""
         self._ending = True
         self._ring()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
 
     def _ask(self, trace: ThreadTrace, ask: Callable[[Reply], None]) -> Reply:
         reply = Reply()
@@ -174,10 +190,6 @@ class ThreadSender:
             os.eventfd_write(self._bell, 1)
         except OSError:
             pass  # there is none
-
-    def _at_exit(self) -> None:
-        if not self.over:
-            self.close(EXIT_S)
 
     def disown(self) -> None:
         """In a forked child: there is no thread, and the sessions are the parent's. What is recorded is counted, never sent."""
@@ -216,7 +228,7 @@ class ThreadSender:
         for wait in self._waits:
             wait.finish(in_time=wait.done())
         self._waits.clear()
-        atexit.unregister(self._at_exit)
+        _living().pop(self, None)
 
     def _turn(self) -> None:
         started = self._clock.monotonic()
@@ -288,7 +300,7 @@ class ThreadSender:
         self._out.clear()
         self._producer.disconnected()
         now = self._clock.monotonic()
-        if now - self._connected_at > 1:
+        if self._connected_at is not None and now - self._connected_at > 1:
             self._retry_s = _RETRY_FIRST_S
         self._retry_at, self._retry_s = now + self._retry_s, min(self._retry_s * 2, _RETRY_MAX_S)
 
@@ -385,6 +397,20 @@ class ThreadSender:
             self._producer.forget(channel)
         self._traces.pop(trace, None)
         self._ending = self._ending or self._one_session
+
+
+@cache  # once in a process, for all of them: each on its own would have its own 2 s
+def _living() -> dict[ThreadSender, None]:
+    """The senders whose threads run; what they have is handed over when the program ends."""
+    living: dict[ThreadSender, None] = {}
+
+    def at_exit() -> None:
+        until = time.monotonic() + CLOSE_S
+        for reply in [reply for sender in list(living) for reply in sender.ask_to_close()]:
+            reply.wait(max(0.0, until - time.monotonic()))
+
+    atexit.register(at_exit)
+    return living
 
 
 class _Flush:

@@ -63,11 +63,11 @@ class OffTrace:
         """Nothing to wait for."""
         return self._status
 
-    def close(self, timeout_s: float = 2.0) -> TraceStatus:
+    def close(self, timeout_s: float | None = None) -> TraceStatus:
         """Nothing to close."""
         return self._status
 
-    async def aclose(self, timeout_s: float = 2.0) -> TraceStatus:
+    async def aclose(self, timeout_s: float | None = None) -> TraceStatus:
         """Nothing to close."""
         return self._status
 
