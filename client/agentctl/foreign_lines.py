@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tracewriter import jsonl
 from tracewriter.config import MAX_BODY
-from tracewriter.events import KINDS, Event, UnknownEvent, event_of
+from tracewriter.events import DELTAS, KINDS, Event, UnknownEvent, event_of
 from tracewriter.jsonl import JsonValue
 from tracewriter.thread_trace import RECORDERS
 
@@ -148,9 +148,12 @@ def _ours(value: Json, *, typed: bool) -> Said:
 
 
 def _event(name: str, data: Json) -> Event | None:
-    """The event of ours that this is to the last field; what the recorder says itself is nobody else's to say."""
+    """The event of ours that this is to the last field; what the recorder says itself is nobody else's to say.
+
+    Deltas neither: a secret may be split over two of them.
+    """
     kind = KINDS.get(name)
-    if kind is None or kind in RECORDERS or not data.keys() <= set(kind.__struct_fields__):  # type: ignore[attr-defined]
+    if kind is None or kind in RECORDERS or kind in DELTAS or not data.keys() <= set(kind.__struct_fields__):  # type: ignore[attr-defined]
         return None
     event = event_of(name, jsonl.raw(data))
     return None if isinstance(event, UnknownEvent) else event
