@@ -41,7 +41,7 @@ from tracewriter.payload_files import payloads_bytes
 from tracewriter.reader import recorded_as, segment_numbers, verify
 from tracewriter.redact import MIN_EXACT, Redactor
 from tracewriter.scrub_check import difference, new_damage
-from tracewriter.scrub_disk import SCRUB, SCRUB_DISK, ScrubDisk, Workplace, clear_leftover
+from tracewriter.scrub_disk import SCRUB, SCRUB_DISK, ScrubDisk, Workplace, clear_leftover, remove_leftovers
 from tracewriter.scrub_files import Counts, Writing, count, write_file
 from tracewriter.scrub_lines import scrub_body
 from tracewriter.scrub_place import PINNED, Place, Problem, head_now, segments_bytes
@@ -53,6 +53,7 @@ RETURN_S: Final = (
     600.0  # a producer whose recording was not closed in order may go on with it: so long it is waited for
 )
 _WHY: Final = "scrub"
+_SETTLED_S: Final = 60.0  # a working directory younger than this may be somebody's who is about to lock it
 _BUSY: Final = "it is being recorded, or scrubbed, right now"
 _DAMAGED: Final = "it is damaged; nothing was changed"
 _OWN: Final = 3  # records
@@ -105,6 +106,14 @@ class Scrub:
     def apply(self, workspace: str, session: str) -> Scrubbed:
         """Scrub one session. Never raises for what is on disk or what the disk does."""
         return self._guarded(workspace, session, self._apply)
+
+    def tidy(self) -> int:
+        """Remove what killed scrubs left of sessions that may not be there any more. How many working directories that were."""
+        root_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return remove_leftovers(root_fd, self._clock.now().timestamp() - _SETTLED_S, self._disk)
+        finally:
+            os.close(root_fd)
 
     def _guarded(self, workspace: str, session: str, work: Callable[[Place], Scrubbed]) -> Scrubbed:
         place: Place | None = None

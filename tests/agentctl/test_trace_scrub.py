@@ -144,6 +144,18 @@ def test_the_trash_is_told_of(env: Env, root: Path) -> None:
     assert "1 session in the trash as they are" in scrub(env, "--all").err
 
 
+def test_what_a_killed_scrub_left_of_a_session_that_is_gone_goes_too(env: Env, root: Path) -> None:
+    left = root / ".scrub" / WORKSPACE / "gone"
+    left.mkdir(parents=True)
+    shutil.move(root / WORKSPACE / SESSION, left / "x")
+    for path in (left, left.parent, left.parent.parent):
+        os.utime(path, (1e9, 1e9))
+    scrub(env, "--all", "--dry-run")
+    assert leaks(root, RULES_ONLY)
+    scrub(env, "--all")
+    assert leaks(root, RULES_ONLY) == []
+
+
 def test_wrong_words(env: Env, root: Path) -> None:
     assert "SESSION is missing (or --all)" in scrub(env, code=2).err
     assert "either sessions or --all" in scrub(env, "--all", "x", code=2).err

@@ -14,6 +14,7 @@ from tests.strategies import SESSION
 from tests.tracewriter.harness import KEY
 from tests.tracewriter.payload_sessions import Body, put, put_digests, put_segment, record
 from tracewriter import reader
+from tracewriter.events import TraceScrubApplied, event_of
 from tracewriter.findings import Found, Verdict
 from tracewriter.redact import Redactor
 from tracewriter.scrub import Scrub, Scrubbed
@@ -119,15 +120,27 @@ def a_scrub(
     return Scrub(root, Redactor(exact), disk=disk or ScrubDisk(), force=force)
 
 
-def scrubbed(root: Path, **options: bool) -> Scrubbed:
+def scrubbed(root: Path, *, force: bool = False) -> Scrubbed:
     """One scrub of the session, that did it."""
-    result = a_scrub(root, **options).apply(WORKSPACE, SESSION)
+    result = a_scrub(root, force=force).apply(WORKSPACE, SESSION)
     assert result.state == "scrubbed", result
     return result
 
 
 def found(directory: Path) -> list[Found]:
     return [item for item in reader.read(directory) if isinstance(item, Found)]
+
+
+def change_of(directory: Path) -> TraceScrubApplied:
+    """What the last scrub recorded."""
+    events = [event_of(item.record.event, item.record.data) for item in found(directory)]
+    return [event for event in events if isinstance(event, TraceScrubApplied)][-1]
+
+
+def heads(items: list[Found]) -> list[tuple[object, ...]]:
+    """What a scrub changes of no record."""
+    records = [(item, item.record) for item in items]
+    return [(r.seq, i.end, r.ts, r.event, r.session, r.run, r.op, r.parent, i.segment) for i, r in records]
 
 
 def contents(root: Path) -> dict[str, bytes]:

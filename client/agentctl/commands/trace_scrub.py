@@ -23,7 +23,6 @@ from tracewriter.scrub import MIN_EXACT, Redactor, Scrub
 from tracewriter.trash import Traces
 
 if TYPE_CHECKING:
-
     from agentctl.arguments import Parsed
     from agentctl.world import World
     from tracewriter.scrub import Scrubbed
@@ -44,6 +43,8 @@ def run(parsed: Parsed, world: World) -> int:
     work = scrub.look if parsed.has("dry-run") else scrub.apply
     states: Counter[str] = Counter()
     with _traces(root) as traces:
+        if not parsed.has("dry-run"):
+            scrub.tidy()
         for path in paths:
             result = work(path.parent.name, path.name)
             states[result.state] += 1
