@@ -201,8 +201,11 @@ class _Mover:
         if len(text) > MAX_BODY:  # before anything is made of it: encoding 64 MiB to keep 4 would hold up the run
             self._cut_from += len(text)
             text = jsonl.cut_text(text, MAX_BODY - KIB)
-        text = jsonl.safe_str(text, self._repairs)
-        data = text.encode()
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            text = jsonl.safe_str(text, self._repairs)
+            data = text.encode()
         if len(data) > self._room:
             self._cut_from += len(data)
             text = jsonl.cut_text_to_bytes(text, self._room)

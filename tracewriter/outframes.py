@@ -95,11 +95,13 @@ def drop_frame(session: str, first: int, last: int, reason: str, ts: datetime) -
 
 def payload_frames(seq: int, body: Body) -> list[OutFrame]:
     """The parts of a body that the record `seq` is the first to name."""
-    name, data = body.payload.encode(), body.data
+    name, data = body.payload.encode(), memoryview(body.data)
     flags = FLAG_JSON if body.json else 0
     pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
     return [
-        OutFrame(Kind.PAYLOAD, seq, number, name + piece, flags | (FLAG_LAST if number == len(pieces) else 0))
+        OutFrame(
+            Kind.PAYLOAD, seq, number, b"".join((name, piece)), flags | (FLAG_LAST if number == len(pieces) else 0)
+        )
         for number, piece in enumerate(pieces, 1)
     ]
 
