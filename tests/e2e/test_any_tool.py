@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import Home, records, side_by_side, wait_for
@@ -145,3 +146,22 @@ def _check_shown(home: Home, sessions: list[str]) -> None:
     assert others == {"thread-tool.work.finished": COUNT}
     listed = json.loads(home.ctl("trace", "ls", "--json").ok().out)["sessions"]
     assert {entry["session"] for entry in listed} == set(sessions)
+
+
+def test_the_example_in_the_readme_records_what_it_says(home: Home) -> None:
+    _started(home)
+    readme = (Path(__file__).resolve().parent.parent.parent / "README.md").read_text()
+    (example,) = (
+        part.partition("```")[0] for part in readme.split("```python\n") if part.startswith("import tracewriter")
+    )
+    assert len([line for line in example.split("\n") if line]) <= 10
+    said = _recorded(home, [sys.executable, "-P", "-c", f"source = ['a', 'b']\n{example}"])
+    assert said.startswith("TraceStatus(state='ok'")
+    found = records(home.trace())
+    assert [record["event"] for record in found[1:-1]] == [
+        "my-tool.step.started",
+        "my-tool.stream.item",
+        "my-tool.stream.item",
+        "my-tool.stream.finished",
+    ]
+    assert found[1]["data"] == {"any": ["Python", None, 1.5]}
