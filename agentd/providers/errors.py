@@ -1,8 +1,9 @@
 """What went wrong with a provider, for people: one readable line, and what to do next.
 
 Reasons are dug out of whatever shape a body has; keys never appear in them, even when the provider echoes one. Kinds:
-`provider` (it answered with an error), `transport` (no answer, a cut, a stall), `truncated` (the stream ended without its
-terminal mark), `protocol` (bytes that are not the wire's), `config` (nothing was sent: the settings make it impossible).
+`provider` (it answered with an error), `blocked` (it refused the prompt), `transport` (no answer, a cut, a stall),
+`truncated` (the stream ended without its terminal mark), `protocol` (bytes that are not the wire's), `config` (nothing was
+sent: the settings make it impossible).
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ _NO_MODEL: Final = re.compile(
 _NO_MONEY: Final = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|billing|exceeded your current quota", re.I
 )
+# Google's 429 for a limit per minute speaks of quota and billing too; its status tells.
+_RATE_LIMIT: Final = re.compile(r"\bRESOURCE_EXHAUSTED\b")
+# Google answers 400 to a wrong key.
+_BAD_KEY: Final = re.compile(r"api key (?:not valid|expired)|API_KEY_INVALID", re.IGNORECASE)
 _TRANSIENT: Final = re.compile(
     r"overload|rate.?limit|too many requests|unavailable|timeout|timed out|server.?error|internal.?error|network"
     r"|insufficient_system_resource|try again|capacity|aborted?\b|bad gateway",
@@ -110,7 +115,7 @@ def http_failure(
 
 def retryable(status: int | None, words: str = "") -> bool:
     """Whether the same request may work later: 408, 409, 429 (unless the money is gone), 5xx; without a status, by the words."""
-    if _NO_MONEY.search(words) or (status in (None, 400) and _CONTEXT.search(words)):
+    if _no_money(words) or (status in (None, 400) and _CONTEXT.search(words)):
         return False
     if status is None:
         return _TRANSIENT.search(words) is not None
@@ -119,8 +124,10 @@ def retryable(status: int | None, words: str = "") -> bool:
 
 def hint_for(status: int, words: str = "", *, key_name: str = "") -> str:
     """What to do next. The words decide where providers use one status for several things."""
-    if status in (402, 429, 403) and _NO_MONEY.search(words):
+    if status in (402, 429, 403) and _no_money(words):
         status = 402
+    if status in (0, 400) and _BAD_KEY.search(words):
+        status = 401
     if status in (0, 400, 404, 422) and _NO_MODEL.search(words):
         status = 404
     if status == 413 or (status in (0, 400, 422, 429, 500) and _CONTEXT.search(words)):
@@ -133,6 +140,10 @@ def hint_for(status: int, words: str = "", *, key_name: str = "") -> str:
     return _HINTS.get(status) or (
         "the provider has trouble: try again later, or another model (-m)" if status >= 500 else ""
     )
+
+
+def _no_money(words: str) -> bool:
+    return _NO_MONEY.search(words) is not None and not _RATE_LIMIT.search(words)
 
 
 _HINTS: Final[dict[int, str]] = {
