@@ -33,6 +33,8 @@ from tracewriter.thread_trace import CLOSE_S, Reply, ThreadTrace
 
 MODE: Final = "tool"  # the mode of a session that is not the agent's own
 NOBODY_S: Final = 0.25  # for a close where no writer was ever there: a program must not end later for that
+_NOT_YET: Final = "no writer is connected yet"
+_KNOWN_S: Final = 0.2  # until it is known whether there is one
 _IDLE_S: Final = 0.02  # how often it looks when nothing was recorded for a while
 _BUSY_FOR_S: Final = 1.0
 _RETRY_FIRST_S: Final = 0.05
@@ -75,7 +77,7 @@ class ThreadSender:
         self._one_session, self._on_no_writer = one_session, on_no_writer
         self.queue: Handover[ThreadTrace] = Handover()
         self.over = ""  # why nothing is recorded through it any more
-        self._problem = "no writer is connected yet"
+        self._problem = _NOT_YET
         self._traces: dict[ThreadTrace, None] = {}
         self._waits: list[_Wait] = []
         self._sock: socket.socket | None = None
@@ -149,7 +151,7 @@ class ThreadSender:
 
     def status(self, trace: ThreadTrace) -> Reply:
         """Ask how things stand."""
-        return self._ask(trace, lambda reply: reply.set(self.standing(trace)))
+        return self._ask(trace, lambda reply: self._waits.append(_Status(self, trace, reply, self._until(_KNOWN_S))))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close every session that is open, then end the thread and its connection. As a trace's close, all together."""
@@ -411,6 +413,19 @@ def _living() -> dict[ThreadSender, None]:
 
     atexit.register(at_exit)
     return living
+
+
+class _Status:
+    """It is known whether there is a writer."""
+
+    def __init__(self, sender: ThreadSender, trace: ThreadTrace, reply: Reply, deadline: float) -> None:
+        self._sender, self._trace, self._reply, self.deadline = sender, trace, reply, deadline
+
+    def done(self) -> bool:
+        return self._sender.trouble() != _NOT_YET
+
+    def finish(self, *, in_time: bool) -> None:
+        self._reply.set(self._sender.standing(self._trace))
 
 
 class _Flush:
