@@ -54,7 +54,7 @@ class GeminiCalls:
     @property
     def names(self) -> tuple[str, ...]:
         """What was begun so far, for a report."""
-        return tuple(mend(call.name) or call.id or "?" for call in self._order)
+        return tuple(mend(call.name) or mend(call.id) or "?" for call in self._order)
 
     def add(self, piece: FunctionCall, signature: str | None) -> None:
         """Take one functionCall part."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,9 @@ def test_a_recorded_gemini_stream_gives_what_is_expected(name: str) -> None:
     assert wire_corpus.mismatches(expected, whole.summary) == []
     assert_contract(whole.events)
     assert decode(bytewise(body)) == whole
+    chance = random.Random(name)
+    for _ in range(50):
+        assert decode(cut(body, chance.sample(range(len(body)), chance.randint(1, 20)))) == whole
 
 
 @given(st.data())
