@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
+import msgspec
+
 from tests.faults.contents import CONTENTS, CONTROLS, SEPARATORS
 from tests.faults.harness import Lab, check
 from tracewriter.config import MAX_LINE
 from tracewriter.events import event_of
 from tracewriter.findings import Found
+from tracewriter.payload import PayloadRef
 from tracewriter.reader import read
 
 
@@ -75,7 +78,10 @@ def test_e8_what_cannot_be_serialised_becomes_a_record_all_the_same(lab: Lab) ->
     assert len(_through(lab, "e8")) == len(CONTENTS["e8"])
 
 
-def test_e9_a_64_mib_string_is_cut_and_its_length_told(lab: Lab) -> None:
-    first, second, _ = _through(lab, "e9")
-    assert str(64 * 1024 * 1024) in json.dumps(first)
-    assert "é" in str(second["output"])
+def test_e9_a_64_mib_string_is_cut_to_4_mib_and_its_length_told_and_shorter_ones_are_whole(lab: Lab) -> None:
+    first, second, third = (msgspec.convert(data["output"], PayloadRef) for data in _through(lab, "e9"))
+    bodies = {path.name: path.read_text() for path in (lab.directory() / "payloads").iterdir()}
+    cut = bodies[first.payload]
+    assert cut.strip("x") == f"…[cut: {64 * 1024 * 1024} characters]"
+    assert 4 * 1024 * 1024 - 2048 < len(cut) == first.chars
+    assert (bodies[second.payload], bodies[third.payload]) == ("é" * 300_000, "\0" * 200_000)
