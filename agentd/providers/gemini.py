@@ -122,7 +122,7 @@ class GeminiDecoder:
                 self._frame(frame, out)
 
     def _plain_text(self, frame: Frame, out: list[StreamEvent]) -> bool:
-        """The hot path: a piece of the answer's text and nothing else. False when the frame is anything more."""
+        """The hot path: a piece of text or of reasoning and nothing else. False when the frame is anything more."""
         candidates = frame.candidates
         if candidates is None or len(candidates) != 1 or self._odd:
             return False
@@ -135,10 +135,14 @@ class GeminiDecoder:
             return False
         part = parts[0]
         text = part.text
-        if not text or part.thought or part.thought_signature is not None or part.function_call is not None:
+        if not text or part.thought_signature is not None or part.function_call is not None:
             return False
-        out.append(Text(text))
-        self._keeper.text(len(text))
+        if part.thought:
+            out.append(Reasoning(text))
+            self._keeper.thought(len(text), None)
+        else:
+            out.append(Text(text))
+            self._keeper.text(len(text))
         if frame.usage_metadata is not None:
             self._usage.add(frame.usage_metadata)
         return True

@@ -7,6 +7,7 @@ piece without a value, a value where an object already is) makes the arguments `
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from typing import Any, Final
 
@@ -32,12 +33,14 @@ class _Pieces(list[str]):
 class PartialArgs:
     """Takes the pieces in order. `open` says that more of a value was promised; `text` is the JSON of what there is."""
 
-    __slots__ = ("_open", "_root", "broken")
+    __slots__ = ("_open", "_path", "_pieces", "_root", "broken")
 
     def __init__(self) -> None:
         self.broken = False
         self._root: dict[str, Any] = {}
         self._open: set[str] = set()
+        self._path = ""  # the string that came last: mostly, what comes next goes on with it
+        self._pieces = _Pieces()
 
     @property
     def open(self) -> bool:
@@ -46,27 +49,42 @@ class PartialArgs:
     def merge(self, args: dict[str, Any]) -> None:
         """Whole arguments beside the streamed ones."""
         self._root.update(args)
+        self._path = ""
 
     def add(self, piece: PartialArg) -> int:
         """Take one piece; returns about how many characters it holds."""
-        path = piece.json_path or ""
+        path, text = piece.json_path or "", piece.string_value
+        if text is not None and path == self._path and path:
+            self._pieces.append(text)
+            self._mark(path, more=bool(piece.will_continue))
+            return len(text) + 8
         steps = _steps(path)
         if not steps:
             self.broken = True
-            return 0
-        if piece.will_continue:
+            return len(path) + 8
+        self._mark(path, more=bool(piece.will_continue))
+        holder = self._holder(steps)
+        if holder is None or not _put(holder, steps[-1], _value(piece), more=bool(piece.will_continue)):
+            self.broken = True
+            return len(path) + 8
+        put = _get(holder, steps[-1])
+        if isinstance(put, _Pieces):
+            self._path, self._pieces = path, put
+        return len(path) + len(text or "") + len(piece.number_value) + 8
+
+    def _mark(self, path: str, *, more: bool) -> None:
+        if more:
             self._open.add(path)
         else:
             self._open.discard(path)
-        value = _value(piece)
-        holder = self._holder(steps)
-        if holder is None or not _put(holder, steps[-1], value, more=bool(piece.will_continue)):
-            self.broken = True
-        return len(path) + len(piece.string_value or "") + len(piece.number_value) + 8
 
     def text(self) -> str:
-        """The arguments as JSON."""
-        return msgspec.json.encode(_joined(self._root)).decode()
+        """The arguments as JSON, all in ASCII: whole arguments beside the streamed ones may hold any text."""
+        try:
+            return json.dumps(_joined(self._root), separators=(",", ":"))
+        except RecursionError:
+            self.broken = True
+            return ""
 
     def _holder(self, steps: list[str | int]) -> dict[str, Any] | list[Any] | None:
         """What the last step is to be put into, made on the way; None when something else is there already."""
@@ -163,7 +181,7 @@ def _put(holder: Any, step: str | int, value: Any, *, more: bool) -> bool:
 
 def _joined(value: Any) -> Any:
     if isinstance(value, _Pieces):
-        return mend("".join(value))
+        return "".join(value)
     if isinstance(value, dict):
         return {name: _joined(item) for name, item in value.items()}
     return [_joined(item) for item in value] if isinstance(value, list) else value

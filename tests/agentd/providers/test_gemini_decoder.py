@@ -219,6 +219,26 @@ def test_a_streamed_call_that_was_not_ended_is_cut(last: bytes, end: Finished) -
     assert events[-1] == end
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [({"b": 10**30}, 10**30), ({"b": "x\ud83d"}, "x\ufffd"), ({"b": {"\ud83d": [1.5, None]}}, {"\ufffd": [1.5, None]})],
+)
+def test_whole_arguments_beside_streamed_ones_are_taken_with_them(args: dict[str, Any], expected: Any) -> None:
+    begun, streamed = call("f", args, willContinue=True), piece("$.a", "x")
+    for order in ([begun, streamed], [call("f", willContinue=True), streamed, call(args=args, willContinue=True)]):
+        events = decode(*(chunk(one) for one in order), chunk(call(), finish="STOP"))
+        assert calls(events) == [("made_0", "f", {"a": "x", "b": expected})]
+        assert_contract(events)
+
+
+def test_arguments_that_are_nested_too_deeply_are_reported_and_never_run() -> None:
+    deep = b'{"a":' * 3000 + b"1" + b"}" * 3000
+    body = b'data: {"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%b,"willContinue":true}}]}}]}\n\n'
+    events = decode(body % deep, chunk(piece("$.b", "x")), chunk(call(), finish="STOP"))
+    assert_contract(events)
+    assert calls(events) == []
+
+
 def test_a_name_that_is_repeated_in_every_piece_is_a_repeat() -> None:
     named = [{"functionCall": {**piece("$.a", text, more=True)["functionCall"], "name": "f"}} for text in ("x", "y")]
     events = decode(*(chunk(one) for one in named), chunk(call(), finish="STOP"))
