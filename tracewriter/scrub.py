@@ -12,6 +12,7 @@ record before it, so that a scrub makes no session younger for retention and lis
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -40,6 +41,8 @@ from tracewriter.manifest import DIGESTS_NAME, MANIFEST_NAME, note_digests, writ
 from tracewriter.payload_files import payloads_bytes
 from tracewriter.reader import recorded_as, segment_numbers, verify
 from tracewriter.redact import MIN_EXACT, Redactor
+from tracewriter.redact_names import NAMES
+from tracewriter.redact_rules import SECRETS
 from tracewriter.scrub_check import difference, new_damage
 from tracewriter.scrub_disk import SCRUB, SCRUB_DISK, ScrubDisk, Workplace, clear_leftover, remove_leftovers
 from tracewriter.scrub_files import Counts, Writing, count, write_file
@@ -48,7 +51,6 @@ from tracewriter.scrub_place import PINNED, Place, Problem, head_now, segments_b
 
 __all__ = ["MIN_EXACT", "Redactor", "Scrub", "Scrubbed"]
 
-RULES: Final = f"tracewriter {__version__}"
 RETURN_S: Final = (
     600.0  # a producer whose recording was not closed in order may go on with it: so long it is waited for
 )
@@ -218,7 +220,7 @@ class Scrub:
         at = self._clock.now()
         change = TraceScrubApplied(
             at=at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            rules=RULES,
+            rules=rules_version(),
             hits=dict(counts.hits),
             records=writing.records,
             payloads=writing.payloads,
@@ -266,6 +268,14 @@ class Scrub:
         if wrong:
             raise Problem("failed", f"the new files are not what they should be ({wrong}); nothing was changed")
         return verdict
+
+
+def rules_version() -> str:
+    """Which rules these are: the recorder's version, and a digest of all patterns, which change within one."""
+    digest = hashlib.sha256()
+    for rule in (*SECRETS, *NAMES):
+        digest.update(rule.name.encode() + b"\0" + rule.pattern.pattern + b"\0")
+    return f"tracewriter {__version__} {digest.hexdigest()[:12]}"
 
 
 def _found(place: Place, counts: Counts) -> Scrubbed:

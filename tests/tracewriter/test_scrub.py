@@ -44,7 +44,7 @@ from tracewriter.manifest import chain, decode_manifest, parse_digests
 from tracewriter.payload_files import SessionPayloads
 from tracewriter.redact import Redactor
 from tracewriter.scan import parse_header
-from tracewriter.scrub import RETURN_S, Scrub
+from tracewriter.scrub import RETURN_S, Scrub, rules_version
 from tracewriter.scrub_disk import SCRUB, remove_leftovers
 from tracewriter.scrub_lines import scrub_lines
 from tracewriter.trash import Traces
@@ -108,7 +108,7 @@ def test_what_was_changed_is_a_record_with_bothheads(tmp_path: Path) -> None:
     )
     own = parse_digests((directory / "digests").read_bytes())[4]
     assert verdict.head == chain(change.new_head, own), "new_head, and then only the segment that says so"
-    assert change.rules.startswith("tracewriter ")
+    assert change.rules == rules_version()
     assert verdict.emitted == verdict.records + verdict.dropped == verdict.last
     assert [note.kind for note in verdict.notes] == ["dropped"], "closed in order before, and again"
 
