@@ -79,6 +79,27 @@ class SSEDecoder:
         self._keep(tail)
         return items
 
+    def regular(self, data: bytes) -> list[bytes]:
+        """A short way for many bytes that are mostly frames of one known event line (see `names`) and one other line.
+
+        Gives the other lines of all whole frames, when all are of this form and none had begun before; else none. Of the
+        bytes, only what comes after the frames that the caller takes is still to be fed.
+        """
+        end = data.rfind(b"\n\n") + 1
+        if self._tail or self._data or self._event or self._skip_lf or self.overflowed or not 0 < end <= self._max:
+            return []
+        lines = data[:end].split(b"\n")
+        if len(lines) % 3 or any(lines[2::3]) or b"\r" in data or not self._names.keys() >= set(lines[::3]):
+            return []
+        self._first = False
+        return lines[1::3]
+
+    @property
+    def idle(self) -> bool:
+        """A frame has ended and none has begun: what follows may be taken past this decoder, whole frames at a time."""
+        begun = self._tail or self._data or self._event or self._skip_lf
+        return not (begun or self._first or self.overflowed)
+
     def _lines(self, lines: list[bytes], items: list[Item]) -> None:
         """All of them. The kinds that nearly all lines are of (one data line, a known event, a blank one) are taken here."""
         held, longest, names = self._data, self._max, self._names
