@@ -132,6 +132,7 @@ class Producer:
         self._conn = 0
         self._numbers = 0
         self._token = 0
+        self._asked_token = 0  # the newest one of a FLUSH
         self.flushed = 0  # the newest token that came back
         self.flush_problem = ""
         self.ready = False  # WELCOME has come on this connection
@@ -203,6 +204,7 @@ class Producer:
 
     def say_flush(self, token: int) -> None:
         """Queue the FLUSH itself (after the frames it is about have been taken by `outgoing`)."""
+        self._asked_token = max(self._asked_token, token)
         self._say(encode(Kind.FLUSH, first=token))
 
     def _say(self, data: bytes) -> None:
@@ -294,6 +296,8 @@ class Producer:
                 self.ready = True
                 for channel in self._channels:
                     self._open(channel)
+                if self.flushed < self._asked_token:  # its answer went with the connection before
+                    self._say(encode(Kind.FLUSH, first=self._asked_token))
             case Kind.FLUSHED:
                 answer = decode_body(frame.body, Flushed)
                 self.flushed, self.flush_problem = frame.first, "" if answer.ok else answer.code

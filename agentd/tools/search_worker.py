@@ -63,7 +63,9 @@ def glob_regex(glob: str) -> str:
         elif c == "?":
             out += "[^/]"
         elif c == "[" and (end := glob.find("]", i + 1 + glob.startswith(("!", "^"), i))) > 0:
-            inside = glob[i:end].replace("\\", "\\\\").replace("[", "\\[").replace("&&", "&\\&")
+            inside = glob[i:end].replace("\\", "\\\\").replace("[", "\\[")
+            for pair in ("&&", "||", "~~", "--"):  # one day set operations
+                inside = inside.replace(pair, f"{pair[0]}\\{pair[1]}")
             out, i = out + "[" + ("^" + inside[1:] if inside[0] in "!^" else inside) + "]", end + 1
         elif c == "{" and "}" in glob[i:]:
             out, braces = out + "(?:", braces + 1

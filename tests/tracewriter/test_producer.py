@@ -10,7 +10,19 @@ from tests.strategies import SESSION
 from tracewriter.errors import ProtocolError
 from tracewriter.events import ToolOutputDelta
 from tracewriter.producer import Channel, Producer, SessionInfo
-from tracewriter.protocol import Frame, FrameDecoder, Hello, Kind, Nack, Open, Refused, Welcome, decode_body, encode
+from tracewriter.protocol import (
+    Flushed,
+    Frame,
+    FrameDecoder,
+    Hello,
+    Kind,
+    Nack,
+    Open,
+    Refused,
+    Welcome,
+    decode_body,
+    encode,
+)
 
 
 class Talk:
@@ -69,6 +81,25 @@ def test_a_lost_connection_opens_again_with_what_is_known_and_sends_the_rest_aga
     request = talk.open(3)
     assert (request.acked, request.last) == (2, 4)  # the loss itself was recorded
     assert talk.shown()[0][:2] == ("EVENTS", 3)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_flush_whose_answer_went_with_the_connection_is_asked_again(connected: bool) -> None:
+    talk = Talk()
+    if connected:
+        talk.open()
+    token = talk.producer.ask_flush()
+    talk.producer.say_flush(token)
+    talk.producer.disconnected()
+    talk.producer.connected()
+    talk.told(Kind.WELCOME, body=Welcome(1))
+    assert ("FLUSH", token, 0) in talk.shown()
+    talk.producer.receive(encode(Kind.FLUSHED, first=token, body=Flushed(True, "")))
+    assert talk.producer.flushed == token
+    talk.producer.disconnected()
+    talk.producer.connected()
+    talk.told(Kind.WELCOME, body=Welcome(1))
+    assert [frame.kind for frame in talk.sent()] == [Kind.OPEN]
 
 
 def test_a_nack_with_a_wait_sends_one_frame_after_it_and_the_rest_when_that_is_acknowledged() -> None:

@@ -181,6 +181,13 @@ def test_the_last_matching_rule_decides() -> None:
     assert decided == {"sub/x.log": True, "sub/a.log": False, "sub/d": True, "sub/e": False}
 
 
+@pytest.mark.parametrize("pair", ["&&", "||", "~~", "--", "[["])
+def test_what_may_become_a_set_operation_is_just_characters(pair: str) -> None:
+    regex = path_regex(f"[x{pair}]")  # a warning is an error here
+    assert all(regex.fullmatch(c) for c in f"x{pair}")
+    assert not regex.fullmatch("y")
+
+
 @given(glob=st.text(alphabet="a*?[]{},!\\/-^&|.+(", max_size=12))
 def test_any_glob_is_a_pattern_or_a_plain_error(glob: str) -> None:
     try:
