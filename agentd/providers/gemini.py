@@ -19,7 +19,16 @@ from agentd.providers import errors
 from agentd.providers.chat_chunk import ABSENT, parse_json
 from agentd.providers.gemini_bare import BareJson
 from agentd.providers.gemini_calls import GeminiCalls
-from agentd.providers.gemini_frame import Candidate, Frame, Part, PromptFeedback, lenient_frames, strict_frame
+from agentd.providers.gemini_frame import (
+    Candidate,
+    Frame,
+    Part,
+    PromptFeedback,
+    frame_end,
+    lenient_frames,
+    regular_frames,
+    strict_frame,
+)
 from agentd.providers.gemini_kept import Keeper
 from agentd.providers.gemini_usage import UsageMeter
 from agentd.providers.halves import Halves
@@ -54,6 +63,9 @@ _WENT_WRONG: Final = {
     "TOO_MANY_TOOL_CALLS": False,
     "MISSING_THOUGHT_SIGNATURE": False,
 }
+_MAX_REST_BYTES: Final = (
+    4096  # it is copied with every piece that comes: longer lines are left to the framing, which does not
+)
 _TRY_AGAIN: Final = "try again; if it stays, the server is not what it says"
 
 
@@ -68,6 +80,7 @@ class GeminiDecoder:
         self.calls: list[ToolCall | CutCall] = []  # all calls in order, once the stream has ended
         self._finish_message = ""
         self._sse = SSEDecoder()
+        self._rest = b""  # the beginning of a line that the framing has not been given yet
         self._keeper = Keeper()
         self._tools = GeminiCalls(new_id, self._keeper)
         self._usage = UsageMeter()
@@ -87,7 +100,17 @@ class GeminiDecoder:
         """The events that became complete with these bytes."""
         out: list[StreamEvent] = []
         if not self.ended:
-            self._items(self._sse.feed(data), out)
+            if self._rest:
+                data, self._rest = self._rest + data, b""
+            idle = self._sse.idle
+            if not idle and (end := frame_end(data)):
+                self._items(self._sse.feed(data[:end]), out)
+                data = data[end:]
+                idle = self._sse.idle
+            if idle:
+                data = self._regular(data, out)
+            if data:
+                self._items(self._sse.feed(data), out)
             if self._sse.overflowed:
                 self._fail("protocol", f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
                 self._end(out)
@@ -97,9 +120,23 @@ class GeminiDecoder:
         """The body is over: what was still open, then usage and the end."""
         out: list[StreamEvent] = []
         if not self.ended:
-            self._items(self._sse.end(), out)
+            self._items(self._sse.feed(self._rest) + self._sse.end(), out)
             self._end(out)
         return out
+
+    def _regular(self, data: bytes, out: list[StreamEvent]) -> bytes:
+        """Takes what can be decoded at once, and the beginning of a line after it; gives what is left for the framing."""
+        found = regular_frames(data)
+        if found is not None:
+            frames, taken = found
+            self.frames += len(frames)
+            for frame in frames:
+                if not self._plain_text(frame, out):
+                    self._frame(frame, out)
+            data = data[taken:]
+        if len(data) <= _MAX_REST_BYTES and b"\n" not in data and b"\r" not in data:
+            self._rest, data = data, b""
+        return data
 
     def _items(self, items: list[Item], out: list[StreamEvent]) -> None:
         for item in items:
@@ -112,13 +149,9 @@ class GeminiDecoder:
                 self._odd_data(item, out)
                 continue
             self.frames += 1
-            if not item.event and self._plain_text(frame, out):
-                continue
-            if item.event == "error" and frame.error is ABSENT:
-                self._provider_error(errors.reason_of(item.data))
-            elif frame.candidates is None and not frame.says_something:
-                self._other(item.data)
-            else:
+            if frame.candidates is None and not frame.says_something:
+                self._other(item.data, item.event)
+            elif not self._plain_text(frame, out):
                 self._frame(frame, out)
 
     def _plain_text(self, frame: Frame, out: list[StreamEvent]) -> bool:
@@ -164,8 +197,11 @@ class GeminiDecoder:
             shown = errors.one_line(data.decode("utf-8", "replace"), limit=80)
             self._fail("protocol", f"a frame of the stream could not be read: {shown}", retry=True)
 
-    def _other(self, data: bytes) -> None:
+    def _other(self, data: bytes, event: str) -> None:
         """A JSON object without any field of this wire: an error in one of the bare shapes, or nothing that concerns us."""
+        if event == "error":
+            self._provider_error(errors.reason_of(data))
+            return
         try:
             value = parse_json(data)
         except ValueError:

@@ -473,3 +473,25 @@ def test_json_of_any_shape_is_taken_and_cuts_change_nothing(
     events = decode(body)
     assert_contract(events)
     assert decode(*cut(body, cuts)) == events
+
+
+FRAMED = st.sampled_from(
+    [
+        b"data: %b\n\n", b"data: %b\r\n\r\n", b"data:%b\n\n", b"data: %b\r\r", b": ping\n\ndata: %b\n\n", b"id: 1\ndata: %b\n\n",
+        b"event: x\ndata: %b\r\n\r\n", b"data: %b\r\n\r\n\r\n", b"data: %b\r\n\r\n: ping\r\n\r\n", b"\xef\xbb\xbfdata: %b\n\n",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(FRAMED, st.booleans()), min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=12))
+def test_framing_of_any_kind_gives_the_same_texts_at_any_cut(framed: list[tuple[bytes, bool]], cuts: list[int]) -> None:
+    texts, body = [], b""
+    for number, (form, alike) in enumerate(framed):
+        form = framed[0][0] if alike else form  # runs of one form take the short way
+        text = f"{number}\r\nü\u2028"
+        body += form % json.dumps({"candidates": [{"content": {"parts": [{"text": text}]}}]}).encode()
+        texts += [text] if number == 0 or not form.startswith(b"\xef") else []
+    events = decode(body, STOP)
+    assert [event.text for event in events if isinstance(event, Text)] == texts
+    assert events[-1] == Finished("stop", "STOP")
+    assert decode(*cut(body + STOP, cuts)) == events
