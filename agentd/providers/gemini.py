@@ -283,7 +283,8 @@ class GeminiDecoder:
 
     def _provider_error(self, reason: errors.Reason | None) -> None:
         if reason is not None and (self._failure is None or self._failure[0].kind == "protocol"):
-            self._failure = errors.stream_failure(reason)
+            said = reason.text or "an error without a reason"
+            self._failure = errors.stream_failure(msgspec.structs.replace(reason, text=said))
 
     def _fail(self, kind: str, message: str, *, retry: bool) -> None:
         if self._failure is None:
