@@ -1,4 +1,5 @@
-"""The `agentd` command: `agentd serve` (also without arguments), `agentd demo-model --uds PATH`, `agentd --version`.
+"""The `agentd` command: `agentd serve` (also without arguments), `agentd demo-model --uds PATH`,
+`agentd decode-stream --wire WIRE [FILE]`, `agentd --version`.
 
 Exit codes: 0 ended in order, 1 cannot start, 2 wrong usage or configuration. One line on stderr says why and what to do.
 """
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 USAGE: Final = """usage: agentd [serve]                    run the daemon in the foreground
        agentd demo-model --uds PATH      serve the scripted model of the demo
+       agentd decode-stream --wire WIRE [--think-split] [FILE]
+                                         print the events of a captured stream (or of standard input; also gzip) as JSON lines
        agentd --version"""
 
 
@@ -33,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
             return _explained(_serve)
         case ["demo-model", "--uds", path]:
             return _explained(lambda: _demo_model(path))
+        case ["decode-stream", *arguments]:
+            return _decode_stream(arguments)
         case _:
             print(USAGE, file=sys.stderr)
             return 2
@@ -60,6 +65,27 @@ def _demo_model(path: str) -> None:
     from agentd.demo_server import run
 
     run(path)
+
+
+def _decode_stream(arguments: list[str]) -> int:
+    from agentd import decode_stream
+
+    try:
+        options = decode_stream.parse_arguments(arguments)
+    except decode_stream.UsageError as exc:
+        print(f"agentd: {exc}\n{USAGE}", file=sys.stderr)
+        return 2
+
+    def write(lines: bytes) -> None:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+
+    try:
+        return _explained(lambda: decode_stream.run(options, write))
+    except BrokenPipeError:
+        # Whoever read has gone; the interpreter's own flush at exit must not say so either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
 
 
 def _explained(command: Callable[[], None]) -> int:
