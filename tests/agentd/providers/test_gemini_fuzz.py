@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentd.providers.gemini import GeminiDecoder
-from agentd.providers.stream import Finished, StreamEvent, Text
+from agentd.providers.stream import Failed, Finished, StreamEvent, Text
 from tests import wire_cases
-from tests.wire_cases import assert_contract, cut
+from tests.wire_cases import assert_contract, bytewise, cut
 
 
 def frame(value: object) -> bytes:
@@ -95,3 +96,14 @@ def test_framing_of_any_kind_gives_the_same_texts_at_any_cut(framed: list[tuple[
     assert [event.text for event in events if isinstance(event, Text)] == texts
     assert events[-1] == Finished("stop", "STOP")
     assert decode(*cut(body + STOP, cuts)) == events
+
+
+@pytest.mark.parametrize("white", [b"\r", b"\n", b"\r\n", b"\n\n", b"\r\n\r\n", b"\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n"])
+def test_white_space_of_json_that_ends_a_line_ends_it_also_in_a_row_of_frames(white: bytes, blank: bytes) -> None:
+    whole = frame({"candidates": [{"content": {"parts": [{"text": "a"}]}}]}).replace(b"\r\n\r\n", blank)
+    body = whole + whole.replace(b'"candidates": ', b'"candidates":' + white) + whole
+    events = decode(whole, body, STOP)
+    assert decode(*bytewise(whole + body + STOP)) == events
+    assert [event for event in events if isinstance(event, Text)] == [Text("a")] * 3
+    assert isinstance(events[-1], Failed)
