@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentd.providers.anthropic import AnthropicDecoder
-from agentd.providers.anthropic_event import Event, lenient_event, strict_event
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -23,50 +19,8 @@ from agentd.providers.stream import (
     UsageReported,
 )
 from agentd.providers.tool_calls import CutCall
+from tests.anthropic_frames import calls, decode, delta, end, frame, message, say, start, stop, use
 from tracewriter.events import MAX_TOKENS, ToolCall, Usage
-
-
-def frame(kind: str, **fields: Any) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
-
-
-def message(**fields: Any) -> bytes:
-    return frame("message_start", message={"id": "m", "type": "message", "content": [], **fields})
-
-
-def start(index: int, kind: str, **fields: Any) -> bytes:
-    return frame("content_block_start", index=index, content_block={"type": kind, **fields})
-
-
-def delta(index: int, kind: str, **fields: Any) -> bytes:
-    return frame("content_block_delta", index=index, delta={"type": f"{kind}_delta", **fields})
-
-
-def stop(index: int) -> bytes:
-    return frame("content_block_stop", index=index)
-
-
-def end(reason: str | None = "end_turn", **usage: Any) -> bytes:
-    return frame("message_delta", delta={"stop_reason": reason}, usage=usage) + frame("message_stop")
-
-
-def use(index: int, *pieces: str, id: str = "t", name: str = "f", **fields: Any) -> bytes:
-    begun = start(index, "tool_use", id=id, name=name, **({"input": {}} | fields))
-    return begun + b"".join(delta(index, "input_json", partial_json=piece) for piece in pieces) + stop(index)
-
-
-def say(text: str, index: int = 0) -> bytes:
-    return start(index, "text", text="") + delta(index, "text", text=text) + stop(index)
-
-
-def decode(*pieces: bytes) -> list[StreamEvent]:
-    ids = itertools.count()
-    decoder = AnthropicDecoder(new_id=lambda: f"made_{next(ids)}")
-    return [event for piece in pieces for event in decoder.feed(piece)] + decoder.end()
-
-
-def calls(events: list[StreamEvent]) -> list[tuple[str, str, Any]]:
-    return [(event.id, event.name, json.loads(bytes(event.input))) for event in events if isinstance(event, ToolCall)]
 
 
 def failed(events: list[StreamEvent]) -> Failed:
@@ -393,89 +347,3 @@ def test_memory_stays_flat_over_a_long_stream() -> None:
         assert tracemalloc.get_traced_memory()[0] - before < 100_000
     finally:
         tracemalloc.stop()
-
-
-def assert_contract(events: list[StreamEvent]) -> None:
-    assert [isinstance(event, UsageReported) for event in events].count(True) == 1
-    assert [isinstance(event, Finished | Failed) for event in events].count(True) == 1
-    assert isinstance(events[-1], Finished | Failed)
-    assert isinstance(events[-2], UsageReported)
-
-
-@given(st.lists(st.binary(max_size=200), max_size=8))
-def test_any_bytes_end_in_order(pieces: list[bytes]) -> None:
-    assert_contract(decode(*pieces))
-
-
-KEYS = [
-    *Event.__struct_fields__, "type", "text", "thinking", "partial_json", "signature", "stop_reason", "stop_details", "id", "name",
-    "input", "content", "data", "input_tokens", "output_tokens", "output_tokens_details", "thinking_tokens", "explanation", "model",
-]  # fmt: skip
-TYPES = st.sampled_from([
-    "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping",
-    "error", "message", "text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "text_delta", "thinking_delta",
-    "input_json_delta", "signature_delta", "citations_delta",
-])  # fmt: skip
-LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.integers(0, 3) | TYPES | st.sampled_from(["", "{", "}", '{"a":1}'])
-    | st.text(st.characters() | st.sampled_from("\ud800\udc00\u2028"), max_size=4)
-)  # fmt: skip
-JSON = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
-    max_leaves=12,
-)
-PARTS = st.fixed_dictionaries({"type": TYPES | LEAVES}, optional={key: JSON for key in KEYS if key != "type"})
-EVENTS = JSON | st.fixed_dictionaries(
-    {"type": TYPES},
-    optional={
-        "index": st.integers(0, 2) | LEAVES,
-        "delta": PARTS | JSON,
-        "content_block": PARTS | JSON,
-        "message": PARTS | JSON,
-        "usage": JSON,
-        "error": JSON,
-        "content": st.lists(PARTS, max_size=3) | JSON,
-    },
-)
-
-
-@given(st.lists(EVENTS, max_size=10), st.booleans(), st.lists(st.integers(0, 3000), max_size=10))
-def test_json_of_any_shape_is_taken_and_cuts_change_nothing(values: list[object], whole: bool, cuts: list[int]) -> None:
-    body = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values) + (end() if whole else b"")
-    events = decode(body)
-    assert_contract(events)
-    edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
-    assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == events
-    for event in events:  # what is given can be stored
-        if isinstance(event, Text | Reasoning):
-            event.text.encode()
-
-
-@given(st.lists(st.sampled_from([
-    message(), start(0, "text", text="x"), delta(0, "text", text="y"), start(0, "thinking", thinking=""), stop(0), stop(1),
-    delta(0, "signature", signature="s"), delta(0, "thinking", thinking="t"), use(1, '{"a":', "1}"), use(1, '{"a"'), use(2),
-    frame("message_delta", delta={"stop_reason": "tool_use"}), frame("message_stop"), frame("ping"),
-    frame("error", error={"type": "api_error", "message": "e"}), start(1, "tool_use", id="t", name="f", input={}),
-    delta(1, "input_json", partial_json='{"a":1}'), frame("message_delta", delta={"stop_reason": "max_tokens"}),
-]), max_size=12))  # fmt: skip
-def test_events_in_any_order_end_in_order_and_run_only_whole_calls(frames: list[bytes]) -> None:
-    events = decode(*frames)
-    assert_contract(events)
-    if isinstance(events[-1], Failed):
-        assert calls(events) == []
-    assert all(arguments in ({}, {"a": 1}) for _, _, arguments in calls(events))
-    ids = [call[0] for call in calls(events)]
-    assert len(set(ids)) == len(ids)
-
-
-@given(EVENTS)
-def test_the_lenient_reading_of_what_is_well_formed_is_the_strict_one(value: object) -> None:
-    data = json.dumps(value).encode()
-    try:
-        strict = strict_event(data)
-    except Exception:  # noqa: BLE001 - whatever it refuses is the other one's
-        return
-    second = lenient_event(data)
-    assert second is not None
-    assert [getattr(second, name) == getattr(strict, name) for name in ("type", "index", "usage")] == [True] * 3
