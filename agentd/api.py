@@ -10,6 +10,7 @@ import msgspec
 
 from agentd import __version__
 from agentd.errors import Refusal
+from agentd.model_lists import ModelLists
 from agentd.protocol import (
     VERSION,
     Cancelled,
@@ -35,10 +36,10 @@ from agentd.protocol import (
     Subscribed,
     Traced,
     TraceFlush,
-    TraceSession,
     TraceStatus,
     Unsubscribed,
 )
+from agentd.protocol_lists import ModelList, TraceSession
 from agentd.registry import Registry
 from agentd.server import MAX_SUBSCRIPTIONS, Connection
 from tracewriter.clock import Clock
@@ -59,6 +60,7 @@ class DaemonApi:
         clock: Clock,
         *,
         life: str,
+        models: ModelLists,
         recording: Callable[[], Recording],
         figures: Callable[[], Sequence[SessionFigures]],
         settled: Callable[[float], Awaitable[None]],
@@ -68,6 +70,7 @@ class DaemonApi:
         self._registry = registry
         self._clock = clock
         self._life = life
+        self._models = models
         self._recording = recording
         self._figures = figures
         self._settled = settled
@@ -112,6 +115,8 @@ class DaemonApi:
             case TraceStatus():
                 off = [TraceSession(session, "off", why, 0, 0, 0, {}, 0) for session, why in self._registry.unrecorded]
                 return Traced(self._recording(), (*map(_traced, self._figures()), *off))
+            case ModelList():
+                return await self._models.list(params)
             case DaemonStatus():
                 return self._status()
             case DaemonStop(when_idle):

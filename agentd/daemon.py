@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -25,14 +25,17 @@ from agentd.config import Config, load_config
 from agentd.errors import StartError
 from agentd.ids import Ids
 from agentd.listener import InstanceLock, Listener, adopt, listen
+from agentd.model_lists import MakeLister, ModelLists
 from agentd.protocol import Recording
-from agentd.providers.catalog import CATALOG, Choice
+from agentd.providers.catalog import CATALOG, LOCAL_URL, Choice, KeyReaders
 from agentd.providers.http import HttpProvider
+from agentd.providers.keys import KeyCommands
+from agentd.providers.local import LocalProvider, LocalServers
 from agentd.providers.prices import cost_usd
 from agentd.registry import MAX_RUNNING, MakeProvider, OpenTrace, Registry
 from agentd.run import Price
 from agentd.server import Server
-from agentd.session import ModelProvider, Services
+from agentd.session import Services
 from agentd.store import SessionStore
 from agentd.tools.registry import run_tool
 from agentd.writer import WriterSupervisor, spawner
@@ -85,9 +88,11 @@ class Parts(Struct, frozen=True):
     sender: Sender
     null_trace: Callable[[str, str], Trace]
     make_provider: MakeProvider
+    make_lister: MakeLister
     price: Price
     supervisor: WriterSupervisor
     warm_up: Callable[[], None]
+    end_models: Callable[[], Awaitable[None]] | None = None  # the processes of local models
 
 
 class Daemon:
@@ -140,6 +145,7 @@ class Daemon:
         store = SessionStore(paths.sessions_db(parts.env))
         async with asyncio.TaskGroup() as background, asyncio.TaskGroup() as runs:
             gate = asyncio.Semaphore(MAX_RUNNING)
+            keys = KeyReaders(command=KeyCommands())
             services = Services(parts.clock, parts.ids, parts.price, run_tool, gate, runs, store)
             registry = Registry(
                 parts.config,
@@ -149,11 +155,13 @@ class Daemon:
                 open_trace=parts.sender.open,
                 null_trace=parts.null_trace,
                 make_provider=parts.make_provider,
+                keys=keys,
             )
             api = self._api = DaemonApi(
                 registry,
                 parts.clock,
                 life=self._life,
+                models=ModelLists(parts.config, parts.clock, make_lister=parts.make_lister, keys=keys),
                 recording=self._recording,
                 figures=parts.sender.figures,
                 settled=self._settled,
@@ -183,6 +191,8 @@ class Daemon:
         try:
             async with asyncio.timeout(DRAIN_S):
                 await registry.aclose()
+                if self._parts.end_models is not None:
+                    await self._parts.end_models()
                 await self._parts.sender.aclose()
                 await store.aclose()
                 for connection in tuple(server.connections):
@@ -337,11 +347,16 @@ def real_parts(config: Config, env: Mapping[str, str], clock: Clock) -> Parts:
     spawn = spawner(socket_path, traces, paths.config_file(env), log_path, env)
     supervisor = WriterSupervisor(socket_path, spawn if config.recorder.autostart else None)
     sender = RealSender(socket_path, clock=clock, on_no_writer=supervisor.kick)
-    return Parts(config, env, clock, Ids(clock), sender, NullTrace, _make_provider, _price, supervisor, _warm_up)
+    local = LocalServers(env, config.local)
 
+    def make_provider(choice: Choice, env: Mapping[str, str]) -> HttpProvider | LocalProvider:
+        if choice.base_url == LOCAL_URL and choice.uds is None:
+            return LocalProvider(choice, local, env=env)
+        return HttpProvider(choice, env=env)
 
-def _make_provider(choice: Choice, env: Mapping[str, str]) -> ModelProvider:
-    return HttpProvider(choice, env=env)
+    return Parts(
+        config, env, clock, Ids(clock), sender, NullTrace, make_provider, make_provider, _price, supervisor, _warm_up, local.aclose
+    )
 
 
 async def _price(provider: str, model: str, usage: Usage) -> float | None:

@@ -21,7 +21,7 @@ from agentd.messages import UserMessage
 from agentd.providers.stream import Failed, Finished, ModelRequest
 from agentd.run import Emitted, Reply, Run, canonical, unreadable_calls
 from agentd.tools.base import MAX_RESULT_CHARS, Tool, ToolContext, ToolOutput
-from tracewriter.events import Failure, ModelRequestStarted, ToolCall, ToolCallStarted
+from tracewriter.events import Failure, ModelRequestStarted, ModelRetryObserved, ToolCall, ToolCallStarted
 
 ITERATIONS: Final = {"plan": 25, "build": 25, "swe": 60}
 # File descriptors and threads, not the model, set this bound.
@@ -56,10 +56,16 @@ async def run_loop(run: Run, run_tool: RunTool, limits: Limits) -> AsyncGenerato
     end = _End("limit", Failure("limit", f"stopped after {limits.iterations} turns", "say what to do next to go on"))
     for _ in range(limits.iterations):
         known = len(run.messages)
-        reply = run.open_request(run.ids.op())
-        async with aclosing(_ask(run, reply, window)) as asking:
-            async for emitted in asking:
-                yield emitted
+        elsewhere: ModelRetryObserved | None = None
+        while True:
+            reply = run.open_request(run.ids.op())
+            if elsewhere is not None:
+                yield Emitted(elsewhere, reply.op)
+            async with aclosing(_ask(run, reply, window)) as asking:
+                async for emitted in asking:
+                    yield emitted
+            if (elsewhere := run.fall_back(reply)) is None:
+                break
         stop = _end_of(reply, ran_tools=bool(turns.ran)) or turns.check_repeats(reply.calls)
         if stop is not None:
             end = stop
@@ -86,9 +92,10 @@ async def _ask(run: Run, reply: Reply, window: Window) -> AsyncGenerator[Emitted
     if context.since is UNSET:
         given = setup.recorded.given(setup.system, encoded, op)
         context = msgspec.structs.replace(context, **msgspec.structs.asdict(given))
-    yield Emitted(ModelRequestStarted("main", setup.provider.name, setup.model, context), op)
-    request = ModelRequest(setup.model, setup.system, window.messages, specs)
-    async with aclosing(setup.provider.stream(request)) as stream:
+    target = run.target
+    yield Emitted(ModelRequestStarted("main", target.provider.name, target.model, context), op)
+    request = ModelRequest(target.model, setup.system, window.messages, specs)
+    async with aclosing(target.provider.stream(request)) as stream:
         async for event in stream:
             shown = reply.take(event, run.now_s())
             if shown is not None:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from agentd.config import CAPTURES, Config
+from agentd.config import CAPTURES, MAX_FALLBACKS, Config
 from agentd.errors import Refusal
 from agentd.prompts import MODES
 from agentd.protocol import SessionCreate, SessionSummary
 from agentd.providers import catalog
-from agentd.providers.catalog import Choice
+from agentd.providers.catalog import Choice, KeyReaders
 from agentd.saving import stamp
 from agentd.session import Agent, Conversation, Session
 from agentd.store import Loaded, StoredSession
 from agentd.tools.workspace import Workspace
+from tracewriter.events import Failure
 
 NOT_UTF8: Final = "its real path has bytes that are not UTF-8"
 # From the mode that records least to the one that records most.
@@ -125,12 +126,62 @@ async def open_workspace(cwd: str) -> Workspace:
         raise Refusal("bad_cwd", f"cannot work in {cwd[:500]}: {why.lower()}", "go to a directory that exists") from exc
 
 
-def secrets_of(choice: Choice | None, env: Mapping[str, str], config: Config) -> tuple[str, ...]:
+def secrets_of(choices: Sequence[Choice], env: Mapping[str, str], config: Config) -> tuple[str, ...]:
     """The exact values that must not be recorded."""
     values = set(catalog.secret_values(env, config.providers))
-    if choice is not None and choice.key is not None:
-        values.add(choice.key.reveal())
+    values.update(choice.key.reveal() for choice in choices if choice.key is not None)
     return tuple(sorted(values))
+
+
+class Chosen(Struct, frozen=True):
+    """The model and, in their order, the fallbacks that can be asked; `notes` say which cannot, and why."""
+
+    choice: Choice
+    fallbacks: tuple[Choice, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[Choice, ...]:
+        """Every place that requests may go to."""
+        return (self.choice, *self.fallbacks)
+
+
+def choose(
+    model: str | None,
+    place: tuple[str, str],
+    fallbacks: Sequence[str],
+    env: Mapping[str, str],
+    config: Config,
+    keys: KeyReaders,
+) -> Chosen | Failure:
+    """The model at its place (base URL, socket; "" for none), with the fallbacks of these names, each with its own provider's
+    key. May block: key files and commands."""
+
+    def known(name: str | None, base_url: str = "", uds: str = "") -> Choice | Failure:
+        where = {"base_url": base_url or None, "uds": uds or None}
+        providers, default = config.providers, config.default_provider
+        return catalog.resolve(name, **where, env=env, overrides=providers, default_provider=default, keys=keys)
+
+    choice = known(model, *place)
+    if isinstance(choice, Failure):
+        return choice
+    chosen, notes = list[Choice](), list[str]()
+    for name in fallbacks:
+        found = known(name)
+        if isinstance(found, Failure):
+            notes.append(f"the fallback {name[:_VALUE_CHARS]} cannot be asked: {found.message}")
+        elif (found.spec.name, found.model) not in [(one.spec.name, one.model) for one in (choice, *chosen)]:
+            chosen.append(found)
+    return Chosen(choice, tuple(chosen), tuple(notes))
+
+
+def fallback_names(params: SessionCreate, live: Session | None, config: Config) -> tuple[str, ...]:
+    """The fallbacks: asked for, as before, or configured. Raises Refusal."""
+    if params.fallback is None:
+        return live.agent.fallback_names if live else config.fallback
+    if len(params.fallback) > MAX_FALLBACKS:
+        raise Refusal("config", f"{len(params.fallback)} fallbacks are too many", f"at most {MAX_FALLBACKS}")
+    return params.fallback
 
 
 def place_of(params: SessionCreate, live: Session | None, stored: Loaded | None) -> tuple[str, str]:

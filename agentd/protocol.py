@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from agentd.bad_lines import BROKEN, BROKEN_HINT, RequestId, broken_text, likely_id
+from agentd.protocol_lists import ModelList, Models, TraceSession
 from tracewriter.events import Record
 
 VERSION: Final = 1
@@ -50,6 +51,7 @@ class SessionCreate(_Params, frozen=True):
     resume_last: bool = False
     ephemeral: bool = False
     capture: str | None = None
+    fallback: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return f"SessionCreate(cwd={self.cwd!r}, mode={self.mode!r}, model={self.model!r}, session={self.session!r})"
@@ -131,6 +133,7 @@ Params: TypeAlias = (
     | SessionList
     | TraceFlush
     | TraceStatus
+    | ModelList
     | DaemonStatus
     | DaemonStop
 )
@@ -146,6 +149,7 @@ METHODS: Final[dict[str, type[Params]]] = {
     "session/list": SessionList,
     "trace/flush": TraceFlush,
     "trace/status": TraceStatus,
+    "model/list": ModelList,
     "daemon/status": DaemonStatus,
     "daemon/stop": DaemonStop,
 }
@@ -171,7 +175,7 @@ class Initialized(Struct, frozen=True):
 
 
 class SessionCreated(Struct, frozen=True):
-    """The session as it is now; `trace` is its directory ("" when nothing is recorded)."""
+    """The session as it is now; `trace` is its directory ("" when nothing is recorded). `local`: its model costs nothing."""
 
     session: str
     workspace: str
@@ -181,6 +185,7 @@ class SessionCreated(Struct, frozen=True):
     resumed: bool
     notes: tuple[str, ...]
     trace: str
+    local: bool = False
 
 
 class Subscribed(Struct, frozen=True):
@@ -233,19 +238,6 @@ class Flushed(Struct, frozen=True):
     reason: str
 
 
-class TraceSession(Struct, frozen=True):
-    """A session's recording, in events. queued_bytes: encoded, not acknowledged. dropped_by: dropped, by reason."""
-
-    session: str
-    state: str
-    reason: str
-    emitted: int
-    recorded: int
-    dropped: int
-    dropped_by: dict[str, int]
-    queued_bytes: int
-
-
 class Traced(Struct, frozen=True):
     """The open recordings."""
 
@@ -283,6 +275,7 @@ Result: TypeAlias = (
     | Sessions
     | Flushed
     | Traced
+    | Models
     | Status
     | Stopping
 )
@@ -298,6 +291,7 @@ RESULTS: Final[dict[str, type[Result]]] = {
     "session/list": Sessions,
     "trace/flush": Flushed,
     "trace/status": Traced,
+    "model/list": Models,
     "daemon/status": Status,
     "daemon/stop": Stopping,
 }

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+import msgspec
+
 from agentd import __version__
 from agentd.config import Config
 from agentd.errors import Refusal
@@ -19,11 +21,14 @@ from agentd.ids import is_session_id
 from agentd.paths import workspace_hash
 from agentd.plans import (
     Change,
+    Chosen,
     Plan,
     busy_notes,
     capture_of,
     changes_of,
     check_join,
+    choose,
+    fallback_names,
     mode_of,
     open_workspace,
     place_of,
@@ -35,7 +40,8 @@ from agentd.plans import (
 from agentd.prompts import system_prompt
 from agentd.protocol import SessionConfigure, SessionCreate, SessionCreated, SessionSummary
 from agentd.providers import catalog
-from agentd.providers.catalog import Choice
+from agentd.providers.catalog import Choice, KeyReaders
+from agentd.providers.fallback import Target
 from agentd.recording import Captured, Recording
 from agentd.session import Agent, Conversation, ModelProvider, Services, Session
 from agentd.settling import Settled, Settling, ended
@@ -93,6 +99,7 @@ class Registry:
         open_trace: OpenTrace,
         null_trace: Callable[[str, str], Trace],
         make_provider: MakeProvider,
+        keys: KeyReaders = KeyReaders(),  # noqa: B008 - frozen
         max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self._config = config
@@ -103,6 +110,7 @@ class Registry:
         self._null_trace = null_trace
         self._make_provider = make_provider
         self._max_sessions = max_sessions
+        self._keys = keys
         self._rings = RingBudget()
         self._sessions: dict[str, Session] = {}
         self._recorded: dict[str, tuple[str, ...]] = {}  # the secrets that the recorder knows; absent: not recorded
@@ -300,19 +308,21 @@ class Registry:
         env = {name: params.env[name] for name in self.env_names if name in params.env}
         if any(len(value) > MAX_ENV_VALUE for value in env.values()):
             raise Refusal("config", "a variable in env is over 16 KiB", "unset it")
+        names = fallback_names(params, live, self._config)
         same = live is not None and not (params.model or params.base_url or params.uds or env)
-        choice = None if same else await self._choose(params, live, stored, env)
+        same = same and params.fallback is None
+        chosen = None if same else await self._choose(params, live, stored, env, names)
         where = live.workspace if live else stored.session.cwd if stored else params.cwd
         context = live.agent.context if live else ToolContext(await open_workspace(where), {})
-        if choice is None:
+        if chosen is None:
             assert live is not None
-            provider, model = live.agent.provider, live.agent.model
+            agent = live.agent
         else:
-            provider, model = self._make_provider(choice, env), choice.model
-        workspace = str(context.workspace.root)
-        place = place_of(params, live, stored)
-        agent = Agent(mode, provider, model, system_prompt(mode, workspace), tools_for(mode), context, *place)
-        notes = [*(choice.notes if choice else ()), *stored_notes(stored)]
+            place = place_of(params, live, stored)
+            agent = msgspec.structs.replace(self._agent(chosen, env, context, place), fallback_names=names)
+        words = system_prompt(mode, str(context.workspace.root))
+        agent = msgspec.structs.replace(agent, mode=mode, system=words, tools=tools_for(mode))
+        notes = [*(chosen.choice.notes + chosen.notes if chosen else ()), *stored_notes(stored)]
         capture, unrecorded = capture_of(params, live, stored, self._config)
         if unrecorded:
             notes.append(f"recording is off: {unrecorded}")
@@ -328,7 +338,7 @@ class Registry:
             live is not None or stored is not None,
             ephemeral,
             capture,
-            self._all_secrets(session_id, secrets_of(choice, env, self._config)),
+            self._all_secrets(session_id, secrets_of(chosen.all if chosen else (), env, self._config)),
             tuple(notes),
             unrecorded,
         )
@@ -341,27 +351,31 @@ class Registry:
         self._brought[session_id] = (*known, *new)[-MAX_SECRETS:]
         return self._brought[session_id]
 
+    def _agent(self, chosen: Chosen, env: Mapping[str, str], context: ToolContext, place: tuple[str, str]) -> Agent:
+        choice = chosen.choice
+        spares = tuple(self._make_provider(other, env) for other in chosen.fallbacks)
+        fallbacks = tuple(Target(spare, other.model) for spare, other in zip(spares, chosen.fallbacks, strict=True))
+        provider = self._make_provider(choice, env)
+        return Agent(
+            "", provider, choice.model, "", (), context, *place, fallbacks, spares=spares, local=choice.spec.local
+        )
+
     async def _choose(
-        self, params: SessionCreate, live: Session | None, stored: Loaded | None, env: Mapping[str, str]
-    ) -> Choice:
+        self,
+        params: SessionCreate,
+        live: Session | None,
+        stored: Loaded | None,
+        env: Mapping[str, str],
+        fallbacks: tuple[str, ...],
+    ) -> Chosen:
         old = live.agent.label if live else stored.session.model if stored else None
         model = params.model or (None if params.base_url or params.uds else old or self._config.model or None)
-        base_url, uds = place_of(params, live, stored)
-
-        def resolve() -> Choice | Failure:
-            return catalog.resolve(
-                model,
-                base_url=base_url or None,
-                uds=uds or None,
-                env=env,
-                overrides=self._config.providers,
-                default_provider=self._config.default_provider,
-            )
-
-        choice = await asyncio.to_thread(resolve)  # it may read a key file
-        if isinstance(choice, Failure):
-            raise Refusal(choice.kind, choice.message, choice.hint)
-        return choice
+        where = place_of(params, live, stored)
+        # It may read a key file, or wait for a command.
+        chosen = await asyncio.to_thread(choose, model, where, fallbacks, env, self._config, self._keys)
+        if isinstance(chosen, Failure):
+            raise Refusal(chosen.kind, chosen.message, chosen.hint)
+        return chosen
 
     async def _conversation(self, stored: Loaded | None) -> Conversation:
         store = self._services.store
@@ -445,7 +459,15 @@ class Registry:
         if session.id in self._recorded:
             trace = os.path.join(self._traces_root, workspace_hash(session.workspace), session.id)
         return SessionCreated(
-            session.id, session.workspace, agent.mode, agent.provider.name, agent.model, resumed, notes, trace
+            session.id,
+            session.workspace,
+            agent.mode,
+            agent.provider.name,
+            agent.model,
+            resumed,
+            notes,
+            trace,
+            agent.local,
         )
 
     # --- what takes time

@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, Struct
 
 from agentd.ids import Ids
 from agentd.messages import AssistantMessage, Message, ToolMessage
+from agentd.providers.fallback import Chain, Target
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -68,7 +69,8 @@ class Emitted(Struct, frozen=True):
 
 class Setup(Struct, frozen=True):
     """What a run is made of. `history` is the conversation before it, `model` the provider's own id; `recorded` is what the
-    session's record holds of it, and is told of what this run adds."""
+    session's record holds of it, and is told of what this run adds. `fallbacks` are asked in turn when `provider` gives nothing.
+    """
 
     run: str
     prompt: str
@@ -81,6 +83,7 @@ class Setup(Struct, frozen=True):
     context: ToolContext
     history: tuple[Message, ...] = ()
     recorded: Recorded = msgspec.field(default_factory=Recorded)
+    fallbacks: tuple[Target, ...] = ()
 
 
 class Reply:
@@ -130,6 +133,11 @@ class Reply:
         return None
 
     @property
+    def begun(self) -> bool:
+        """Whether anything of an answer came."""
+        return self.first_s is not None
+
+    @property
     def too_long(self) -> bool:
         """Whether the stream went beyond any sensible answer and should be closed."""
         return self._chars > MAX_REPLY_CHARS
@@ -167,6 +175,7 @@ class Run:
         self._tools: list[str] = []
         self._files: dict[str, tuple[str | None, str | None]] = {}
         self._errors: list[str] = []
+        self._chain = Chain(Target(setup.provider, setup.model), setup.fallbacks)
         self._call_ids: set[str] = set()
         self._finished: RunExecuteFinished | None = None
 
@@ -178,6 +187,11 @@ class Run:
     def finished(self) -> RunExecuteFinished | None:
         """The run's last event, once there is one."""
         return self._finished
+
+    @property
+    def target(self) -> Target:
+        """The model that is asked now."""
+        return self._chain.current
 
     def now_s(self) -> float:
         """The monotonic clock."""
@@ -207,7 +221,7 @@ class Run:
     async def price(self, reply: Reply) -> None:
         """Find out what the request cost, if it said what it used."""
         if reply.usage is not None:
-            reply.cost_usd = await self._price(self.setup.provider.name, self.setup.model, reply.usage)
+            reply.cost_usd = await self._price(self.target.provider.name, self.target.model, reply.usage)
 
     def close_request(self, reply: Reply) -> Emitted:
         """The request ended: its event, and its message in the conversation."""
@@ -233,6 +247,15 @@ class Run:
             "".join(reply.refusal) or UNSET,
         )
         return self._say(finished, reply.op, opaque=tuple(reply.opaque))
+
+    def fall_back(self, reply: Reply) -> ModelRetryObserved | None:
+        """The model that is asked from now on, when this request failed and nothing of an answer came; None to leave it."""
+        if not isinstance(reply.end, Failed) or reply.begun:
+            return None
+        target = self._chain.advance(reply.end)
+        if target is None:
+            return None
+        return ModelRetryObserved(1, 0.0, reply.end.failure, target.provider.name, target.model)
 
     def _request_failed(self, reply: Reply, end: Failed) -> Emitted:
         text, reasoning = "".join(reply.text) + "".join(reply.refusal), "".join(reply.reasoning)

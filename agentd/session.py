@@ -22,6 +22,7 @@ from agentd.ids import Ids
 from agentd.loop import ITERATIONS, Limits, RunTool, run_loop
 from agentd.messages import AssistantMessage, Message
 from agentd.protocol import SessionDelta
+from agentd.providers.fallback import Target
 from agentd.providers.stream import Provider
 from agentd.recorded import Recorded
 from agentd.recording import Captured, Recording
@@ -66,7 +67,8 @@ class ModelProvider(Provider, Protocol):
 
 
 class Agent(Struct, frozen=True):
-    """What answers in a session: the model behind its provider, the tools, the words it is told first."""
+    """What answers in a session: the model behind its provider, the tools, the words it is told first. `fallbacks` are asked in
+    turn when the model gives nothing."""
 
     mode: str
     provider: ModelProvider
@@ -76,6 +78,15 @@ class Agent(Struct, frozen=True):
     context: ToolContext
     base_url: str = ""  # the address that was given for the model, "" for its provider's own
     uds: str = ""
+    fallbacks: tuple[Target, ...] = ()
+    fallback_names: tuple[str, ...] = ()  # as they were asked for
+    spares: tuple[ModelProvider, ...] = ()  # the fallbacks' providers, as they are closed
+    local: bool = False  # the model runs on this machine: it costs nothing
+
+    @property
+    def providers(self) -> tuple[ModelProvider, ...]:
+        """All that holds connections."""
+        return (self.provider, *self.spares)
 
     @property
     def label(self) -> str:
@@ -232,11 +243,10 @@ class Session:
 
     async def use(self, agent: Agent) -> None:
         """The next run is done by this agent. A run in progress keeps the one it has."""
-        old, self.agent = self.agent.provider, agent
+        old, self.agent = self.agent.providers, agent
         self.save()
-        if old is not agent.provider:
-            self._retired.append(old)
-            await self._close_retired()
+        self._retired += [provider for provider in old if provider not in agent.providers]
+        await self._close_retired()
 
     async def record_with(self, captured: Captured, open_trace: Callable[[], Trace]) -> None:
         """Go on in a new recording, in this mode; what happens meanwhile is in that one."""
@@ -254,7 +264,7 @@ class Session:
         self.cancel()
         if self._worker is not None:
             await asyncio.wait([self._worker], timeout=timeout_s)
-        self._retired.append(self.agent.provider)
+        self._retired += self.agent.providers
         await self._close_retired()
         await self._saving.settle()
         self._gone = True
@@ -328,6 +338,7 @@ class Session:
             agent.context,
             self._history,
             self._recorded,
+            agent.fallbacks,
         )
         history_chars = sum(map(_chars, setup.history))
         sizes = (len(queued.text), len(setup.history), history_chars, len(setup.system))

@@ -163,11 +163,17 @@ class ModelRequestFailed(EventBase, frozen=True, gc=False):
 
 
 class ModelRetryObserved(EventBase, frozen=True, gc=False):
-    """A request is tried again before any output: which attempt comes next, after what wait, and why."""
+    """A request is tried again before any output: which attempt comes next, after what wait, and why.
+
+    With `provider` and `model` it goes to that model from now on, as its first attempt: a fallback that the user named. The
+    request that failed has its model.request.failed before this, the next one its own model.request.started after.
+    """
 
     attempt: int
     wait_ms: float
     error: Failure
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
 
 
 class ModelStreamDelta(EventBase, frozen=True, gc=False):

@@ -8,13 +8,14 @@ no other provider's key, only AGENTD_API_KEY or what `[providers.custom]` names,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from agentd.providers.keys import Secret, read_key_file, usable
+from agentd.providers.keys import Secret, read_key_file, run_key_command, usable
 from agentd.providers.openai_chat_request import ChatQuirks
 from agentd.providers.proxies import PROXY_ENV
 from agentd.providers.wires import WIRES
@@ -28,6 +29,9 @@ class ProviderSpec(Struct, frozen=True):
 
     `default_model` "" keeps it out of the choice that is made when no model is named. `families` are beginnings of model
     names that only this provider has. `host_port`: `base_url_env` holds a host, with this port unless it names another.
+    `model_wires`: wires of models (by pattern) that are not on the provider's own; the first that fits counts.
+    `bearer`: its key goes in `Authorization: Bearer`, whatever the wire's own header; so do those out of `bearer_env`.
+    `models_path`: where on the host its list of models is, when not where its wire has it. `headers` go with every request.
     """
 
     name: str
@@ -40,18 +44,29 @@ class ProviderSpec(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     host_port: int | None = None
+    model_wires: tuple[tuple[str, str], ...] = ()
+    bearer: bool = False
+    bearer_env: tuple[str, ...] = ()
+    models_path: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
     quirks: ChatQuirks = ChatQuirks()
 
 
 class ProviderOverride(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[providers.NAME]` of the configuration: changes a known provider or adds one. Absent fields change nothing."""
+    """`[providers.NAME]` of the configuration: changes a known provider or adds one. Absent fields change nothing.
+
+    `key_command` is a program and its arguments, run without a shell; it prints the key. An environment variable that
+    `key_env` names comes before `key_file`, and that before `key_command`.
+    """
 
     base_url: str | None = None
     uds: str | None = None
     key_env: str | None = None
     key_file: str | None = None
+    key_command: tuple[str, ...] | None = None
     wire: str | None = None
     model: str | None = None
+    bearer: bool | None = None
 
 
 class Choice(Struct, frozen=True):
@@ -65,18 +80,27 @@ class Choice(Struct, frozen=True):
     key_name: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def bearer(self) -> bool:
+        """The key goes in `Authorization: Bearer`, not in the wire's own header."""
+        return self.spec.bearer or self.key_name in self.spec.bearer_env
+
 
 _STRICT: Final = ChatQuirks(send_back=())
+LOCAL_URL: Final = "http://local.invalid/v1"  # nobody's: those models have sockets of their own
+# OpenAI's models that chat completions answers with 404: "only supported in v1/responses".
+_RESPONSES_ONLY: Final = ("*-codex*", "codex-*", "o[13]-pro*", "gpt-*-pro*", "*-deep-research*", "computer-use-*")
 
 CATALOG: Final[tuple[ProviderSpec, ...]] = (
     ProviderSpec(
         "openai", "openai-chat", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "OPENAI_BASE_URL", "gpt-5.4-mini",
-        families=("gpt-", "chatgpt-", "o1", "o3", "o4"),
+        families=("gpt-", "chatgpt-", "codex-", "o1", "o3", "o4"),
+        model_wires=tuple((pattern, "openai-responses") for pattern in _RESPONSES_ONLY),
         quirks=ChatQuirks(max_tokens_field="max_completion_tokens", send_back=()),
     ),
     ProviderSpec(
-        "anthropic", "anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY",), "ANTHROPIC_BASE_URL",
-        "claude-sonnet-4-6", families=("claude-",),
+        "anthropic", "anthropic", "https://api.anthropic.com/v1", ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        "ANTHROPIC_BASE_URL", "claude-sonnet-4-6", families=("claude-",), bearer_env=("ANTHROPIC_AUTH_TOKEN",),
     ),
     ProviderSpec(
         "gemini", "gemini", "https://generativelanguage.googleapis.com/v1beta", ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -121,12 +145,13 @@ CATALOG: Final[tuple[ProviderSpec, ...]] = (
     ),
     ProviderSpec(  # GITHUB_TOKEN is mostly there for other things: never chosen by itself
         "copilot", "openai-chat", "https://api.githubcopilot.com", ("GITHUB_COPILOT_TOKEN", "GITHUB_TOKEN"),
-        "COPILOT_BASE_URL", aliases=("github-copilot",),
+        "COPILOT_BASE_URL", aliases=("github-copilot",), headers=(("openai-intent", "conversation-edits"),),
     ),
     ProviderSpec("demo", "openai-chat", "http://localhost/v1", local=True),  # the scripted model of `agentctl demo`
+    ProviderSpec("local", "openai-chat", LOCAL_URL, local=True),  # GGUF files by name or path: agentd.providers.local
     ProviderSpec(
         "ollama", "openai-chat", "http://localhost:11434/v1", base_url_env="OLLAMA_HOST", local=True, host_port=11434,
-        quirks=ChatQuirks(send_back=(), think_split=True),
+        models_path="/api/tags", quirks=ChatQuirks(send_back=(), think_split=True),
     ),
     ProviderSpec(
         "lmstudio", "openai-chat", "http://localhost:1234/v1", base_url_env="LMSTUDIO_HOST", local=True, host_port=1234,
@@ -141,6 +166,17 @@ _NO_KEY_HINT: Final = "`agentctl demo` needs no key, and `-m ollama/NAME` asks a
 
 Overrides = Mapping[str, ProviderOverride]
 KeyReader = Callable[[str], Secret | Failure]
+KeyRunner = Callable[[tuple[str, ...]], Secret | Failure]
+
+
+class KeyReaders(Struct, frozen=True):
+    """How a key is read from a file, and how a command is asked for one. Both may block for a while."""
+
+    file: KeyReader = read_key_file
+    command: KeyRunner = run_key_command
+
+
+_READERS: Final = KeyReaders()
 
 
 def specs(overrides: Overrides) -> dict[str, ProviderSpec]:
@@ -152,10 +188,18 @@ def specs(overrides: Overrides) -> dict[str, ProviderSpec]:
             spec,
             base_url=override.base_url or ("http://localhost/v1" if override.uds else spec.base_url),
             wire=override.wire or spec.wire,
+            model_wires=() if override.wire else spec.model_wires,
             key_env=(override.key_env,) if override.key_env else spec.key_env,
             default_model=override.model or spec.default_model,
+            bearer=spec.bearer if override.bearer is None else override.bearer,
         )
     return known
+
+
+def for_model(spec: ProviderSpec, model: str) -> ProviderSpec:
+    """The provider as this model of it is asked: on a wire of its own, where it has one."""
+    wire = next((wire for pattern, wire in spec.model_wires if fnmatchcase(model, pattern)), spec.wire)
+    return msgspec.structs.replace(spec, wire=wire)
 
 
 def env_names(overrides: Overrides) -> tuple[str, ...]:
@@ -180,7 +224,7 @@ def resolve(
     env: Mapping[str, str],
     overrides: Overrides = {},  # noqa: B006 - never written to
     default_provider: str = "",
-    read_key: KeyReader = read_key_file,
+    keys: KeyReaders = _READERS,
 ) -> Choice | Failure:
     """Where a request for `model` (`provider/model`, a bare id, or None) goes.
 
@@ -188,21 +232,22 @@ def resolve(
     """
     known = specs(overrides)
     if base_url or uds:
-        return _explicit(model, base_url, uds, known, env, overrides, read_key)
+        return _explicit(model, base_url, uds, known, env, overrides, keys)
     if model is None or not model.strip():
-        return _unnamed(known, env, overrides, default_provider, read_key)
+        return _unnamed(known, env, overrides, default_provider, keys)
     prefix, slash, rest = model.strip().partition("/")
-    spec = _named(prefix, known)
+    spec = named(prefix, known)
     if slash and rest and spec is not None:
-        return _choose(spec, rest, env, overrides, read_key)
+        return _choose(spec, rest, env, overrides, keys)
     if not slash:
-        return _bare(model.strip(), known, env, overrides, default_provider, read_key)
+        return _bare(model.strip(), known, env, overrides, default_provider, keys)
     names = ", ".join(known)
     hint = f"known providers: {names}; write PROVIDER/{_shown(model.strip())} if it is the model's own name"
     return Failure("unknown_provider", f"no provider is called {_quoted(prefix)}", hint)
 
 
-def _named(name: str, known: Mapping[str, ProviderSpec]) -> ProviderSpec | None:
+def named(name: str, known: Mapping[str, ProviderSpec]) -> ProviderSpec | None:
+    """The provider of this name, or of this other name."""
     return known.get(name) or next((spec for spec in known.values() if name in spec.aliases), None)
 
 
@@ -213,25 +258,25 @@ def _explicit(
     known: Mapping[str, ProviderSpec],
     env: Mapping[str, str],
     overrides: Overrides,
-    read_key: KeyReader,
+    keys: KeyReaders,
 ) -> Choice | Failure:
     """A base URL or a socket was given: who is named with it is asked there (with the key, which the user put together with
     that address); a provider's own address is that provider; all else is `custom`, which gets no other provider's key."""
     model = (model or "").strip()
     prefix, _, rest = model.partition("/")
-    named = _named(prefix, known) if rest else None
+    prefixed = named(prefix, known) if rest else None
     spec, notes = known["custom"], list[str]()
     owner = next((one for one in known.values() if not uds and base_url and _same_place(base_url, one.base_url)), None)
-    if owner is not None or named is not None:
-        spec = owner or named or spec
-        model = rest if named is spec else model
+    if owner is not None or prefixed is not None:
+        spec = owner or prefixed or spec
+        model = rest if prefixed is spec else model
     if base_url and spec.name in _PUBLIC and not _same_place(base_url, _PUBLIC[spec.name]) and _key_in(spec, env)[1]:
         notes.append(f"{spec.name} was named with another address: its key goes to {urlsplit(base_url).netloc[:80]}")
     if not model:
         model = spec.default_model or _DEFAULT_MODEL
         notes.append(f"no model was named: asking the server for {_quoted(model)}")
     place = msgspec.structs.replace(spec, base_url=base_url or "http://localhost/v1", base_url_env="")
-    return _choose(place, model, env, overrides, read_key, notes=notes, uds=uds)
+    return _choose(place, model, env, overrides, keys, notes=notes, uds=uds)
 
 
 def _unnamed(
@@ -239,7 +284,7 @@ def _unnamed(
     env: Mapping[str, str],
     overrides: Overrides,
     default_provider: str,
-    read_key: KeyReader,
+    keys: KeyReaders,
 ) -> Choice | Failure:
     order = sorted(known.values(), key=lambda spec: spec.name != default_provider)
     usable_specs = [spec for spec in order if spec.default_model and _has_key(spec, env, overrides)]
@@ -248,7 +293,7 @@ def _unnamed(
         spec = spoken[0]
         why = "the default provider" if spec.name == default_provider else "the first provider with a key"
         note = f"no model was named: using {spec.name}/{spec.default_model}, {why}"
-        return _choose(spec, spec.default_model, env, overrides, read_key, notes=[note])
+        return _choose(spec, spec.default_model, env, overrides, keys, notes=[note])
     if usable_specs:
         return _not_spoken(usable_specs[0])
     return Failure(
@@ -265,7 +310,7 @@ def _bare(
     env: Mapping[str, str],
     overrides: Overrides,
     default_provider: str,
-    read_key: KeyReader,
+    keys: KeyReaders,
 ) -> Choice | Failure:
     """A model without a provider: the default one, else the family's, else the first with a key; the choice is said."""
     spec = known.get(default_provider)
@@ -287,7 +332,7 @@ def _bare(
             f"write PROVIDER/{_shown(model)}, such as ollama/{_shown(model)}; `agentctl demo` needs no key",
         )
     note = f"{_quoted(model)} names no provider: using {spec.name} ({why})"
-    return _choose(spec, model, env, overrides, read_key, notes=[note])
+    return _choose(spec, model, env, overrides, keys, notes=[note])
 
 
 def _choose(
@@ -295,12 +340,13 @@ def _choose(
     model: str,
     env: Mapping[str, str],
     overrides: Overrides,
-    read_key: KeyReader,
+    keys: KeyReaders,
     *,
     notes: Iterable[str] = (),
     uds: str | UnsetType | None = UNSET,
 ) -> Choice | Failure:
     """Put the pieces together. `uds` UNSET: the configuration's, if any."""
+    spec = for_model(spec, model)
     if spec.wire not in WIRES:
         return _not_spoken(spec)
     override = overrides.get(spec.name, ProviderOverride())
@@ -309,11 +355,11 @@ def _choose(
     if bad:
         return Failure("config", f"the base URL of {spec.name} {bad}", "it looks like http://localhost:8000/v1")
     key, key_name = _key_in(spec, env)
-    if override.key_file and (not key or override.key_env is None):
-        from_file = read_key(override.key_file)
-        if isinstance(from_file, Failure):
-            return from_file
-        key, key_name = from_file.reveal(), "the key file"
+    if not key or override.key_env is None:  # a variable that the configuration names comes first
+        found = _configured_key(override, keys)
+        if isinstance(found, Failure):
+            return found
+        key, key_name = found or (key, key_name)
     if key and not usable(key):
         return Failure(
             "config", f"{key_name} holds characters that no key has", "look for a line break or a quote in it"
@@ -323,6 +369,17 @@ def _choose(
     secret = Secret(key) if key else None
     socket = override.uds if uds is UNSET else uds
     return Choice(spec, model, base_url, socket, secret, key_name if key else "", tuple(notes))
+
+
+def _configured_key(override: ProviderOverride, keys: KeyReaders) -> tuple[str, str] | Failure | None:
+    """The key of key_file or key_command, and its name in messages; None when the configuration names neither."""
+    if override.key_file:
+        found, name = keys.file(override.key_file), f"the key file {_shown(override.key_file)}"
+    elif override.key_command:
+        found, name = keys.command(override.key_command), f"the output of `{_shown(override.key_command[0])}`"
+    else:
+        return None
+    return found if isinstance(found, Failure) else (found.reveal(), name)
 
 
 def _needs_key(spec: ProviderSpec, base_url: str, override: ProviderOverride) -> bool:
@@ -397,7 +454,7 @@ def _key_in(spec: ProviderSpec, env: Mapping[str, str]) -> tuple[str, str]:
 def _has_key(spec: ProviderSpec, env: Mapping[str, str], overrides: Overrides) -> bool:
     override = overrides.get(spec.name, ProviderOverride())
     own = override.model and (spec.local or override.base_url or override.uds)
-    return bool(_key_in(spec, env)[0] or override.key_file or own)
+    return bool(_key_in(spec, env)[0] or override.key_file or override.key_command or own)
 
 
 def _quoted(text: str) -> str:

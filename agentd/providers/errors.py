@@ -36,7 +36,7 @@ _CONTEXT: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL: Final = re.compile(
-    r"model[ _]not[ _](?:found|exist)|model .{0,120}(?:does not exist|not found)|unknown model", re.I
+    r"model[ _]not[ _](?:found|exist)|model .{0,120}(?:does not exist|not found)|unknown model|invalid model", re.I
 )
 _NO_MONEY: Final = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|billing|exceeded your current quota", re.I
@@ -44,7 +44,7 @@ _NO_MONEY: Final = re.compile(
 # Google's 429 for a limit per minute speaks of quota and billing too; its status tells.
 _RATE_LIMIT: Final = re.compile(r"\bRESOURCE_EXHAUSTED\b")
 # Google answers 400 to a wrong key.
-_BAD_KEY: Final = re.compile(r"api key (?:not valid|expired)|API_KEY_INVALID", re.IGNORECASE)
+_BAD_KEY: Final = re.compile(r"api[ _]key[ _](?:not valid|invalid|expired)|(?:invalid|incorrect) api[ _-]?key", re.I)
 _TRANSIENT: Final = re.compile(
     r"overload|rate.?limit|too many requests|unavailable|timeout|timed out|server.?error|internal.?error|network"
     r"|insufficient_system_resource|try again|capacity|aborted?\b|bad gateway",
@@ -156,6 +156,18 @@ _HINTS: Final[dict[int, str]] = {
     429: "rate limit: wait and try again, or choose another model (-m)",
     529: "the provider is overloaded: try again later, or another model (-m)",
 }
+
+
+def no_model(failure: Failure) -> bool:
+    """Whether the provider does not have the model: then it helps to say which ones it has."""
+    if failure.kind != "provider":
+        return False
+    return failure.status == 404 or (failure.status in (None, 400, 422) and bool(_NO_MODEL.search(failure.message)))
+
+
+def out_of_credit(failure: Failure) -> bool:
+    """Whether the money is gone: waiting does not help, another provider does."""
+    return failure.status == 402 or _no_money(failure.message)
 
 
 def redirect_failure(status: int, location_host: str, provider: str) -> Failure:

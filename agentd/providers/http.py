@@ -10,6 +10,7 @@ conversation elsewhere. Proxies and CA bundles come from the session's environme
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
@@ -24,11 +25,12 @@ from msgspec import Struct
 from agentd.providers import errors
 from agentd.providers.catalog import Choice
 from agentd.providers.inflate import BadEncodingError, BodyDecoder, body_decoder
+from agentd.providers.models import ModelInfo, advice, parse_models
 from agentd.providers.proxies import proxy_for, proxy_host
-from agentd.providers.retries import Retries, RetryState, parse_retry_after
+from agentd.providers.retries import Retries, RetryState, asked_wait, told_to_retry
 from agentd.providers.stream import Failed, Finished, ModelRequest, Retry, StreamEvent, UsageReported
 from agentd.providers.tls import ssl_context
-from agentd.providers.wires import WIRES, WireDecoder
+from agentd.providers.wires import WIRES, WireDecoder, bearer
 from tracewriter.events import Failure, Usage
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 # A whole answer is a few hundred KiB; a server that sends this much is not answering. Decoding holds none of it.
 MAX_BODY_BYTES: Final = 512 * 1024 * 1024
 _MAX_ERROR_BYTES: Final = 256 * 1024
+_MAX_LIST_BYTES: Final = 8 * 1024 * 1024  # the longest list of models known has half of one
 # After the answer's last frame the body should end at once; read that far, the connection can be used again.
 _DRAIN_S: Final = 0.25
 
@@ -45,7 +48,8 @@ class Timeouts(Struct, frozen=True):
     """How long to wait, in seconds. first_byte_s is long: a local model reads its whole prompt before it answers.
 
     connect_s: TCP and TLS. first_byte_s: from the request to the first frame. stall_s: between frames. total_s: one
-    attempt. settle_s: for usage, once the answer is known to be over. error_body_s: for the text of an error.
+    attempt. settle_s: for usage, once the answer is known to be over. error_body_s: for the text of an error. list_s: for a
+    list of models, from the connection to its end.
     """
 
     connect_s: float = 10.0
@@ -54,6 +58,7 @@ class Timeouts(Struct, frozen=True):
     total_s: float = 1800.0
     settle_s: float = 10.0
     error_body_s: float = 10.0
+    list_s: float = 5.0
 
 
 class _Again(Exception):
@@ -78,10 +83,10 @@ class HttpProvider:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[], float] = random.random,
         monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._choice = choice
         self._wire = WIRES[choice.spec.wire]
-        self._url = _join(choice.base_url, self._wire.path)
         self._where = choice.uds or _host_port(choice.base_url)
         self._proxy = None if choice.uds or choice.spec.local else proxy_for(choice.base_url, env)
         self._env = env
@@ -90,6 +95,7 @@ class HttpProvider:
         self._sleep = sleep
         self._uniform = uniform
         self._monotonic = monotonic
+        self._wall = wall
         self._client: httpx.AsyncClient | None = None
         self._opening = asyncio.Lock()
         self._directory: int | None = None
@@ -114,6 +120,7 @@ class HttpProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """Send the request and yield its events; closing the generator closes the connection at once."""
         state = RetryState(self._retries, self._uniform)
+        url = _join(self._choice.base_url, self._wire.path_for(request.model))
         body = self._wire.build(request, self._choice.spec.quirks)
         shown = False
         spent: Usage | None = None
@@ -121,7 +128,7 @@ class HttpProvider:
             ended: Finished | Failed
             wait_s: float | None = None
             try:
-                async with aclosing(self._attempt(body)) as events:
+                async with aclosing(self._attempt(url, body)) as events:
                     async for event in events:
                         if isinstance(event, UsageReported):
                             spent = event.usage if spent is None else spent + (event.usage or Usage())
@@ -139,6 +146,7 @@ class HttpProvider:
                     yield Retry(state.attempt, delay, ended.failure)
                     await self._sleep(delay)
                     continue
+                ended = await self._told(ended, request.model)
             yield UsageReported(spent)
             yield ended
             return
@@ -149,15 +157,43 @@ class HttpProvider:
         message = errors.one_line(failure.message, self._secrets)
         return msgspec.structs.replace(failed, failure=msgspec.structs.replace(failure, message=message))
 
+    async def _told(self, failed: Failed, model: str) -> Failed:
+        """The failure; when the provider does not have the model, with those that it has."""
+        if not errors.no_model(failed.failure):
+            return failed
+        models = await self.models()
+        if isinstance(models, Failure) or model in {one.id for one in models}:
+            return failed
+        hint = errors.one_line(advice(model, self.name, models), self._secrets) or failed.failure.hint
+        return msgspec.structs.replace(failed, failure=msgspec.structs.replace(failed.failure, hint=hint))
+
+    async def models(self) -> tuple[ModelInfo, ...] | Failure:
+        """The models that the provider lists, or why it gave no list within `list_s`. Asked once, never again."""
+        url = _list_url(self._choice)
+        try:
+            async with asyncio.timeout(self._timeouts.list_s):
+                response = await self._send(await self._open(), "GET", url, None)
+                try:
+                    await self._check(response)
+                    body = await self._text(response, _MAX_LIST_BYTES)
+                finally:
+                    await response.aclose()
+                found = await asyncio.to_thread(parse_models, body)
+        except TimeoutError:
+            return errors.timeout_failure(self._where, "no list of models within", self._timeouts.list_s)
+        except _Again as again:
+            return self._safe(again.failed).failure
+        return Failure("protocol", f"{self._where} answered with no list of models") if found is None else found
+
     @property
     def _secrets(self) -> tuple[str, ...]:
         return (self._choice.key.reveal(),) if self._choice.key else ()
 
-    async def _attempt(self, body: bytes) -> AsyncGenerator[StreamEvent, None]:
+    async def _attempt(self, url: str, body: bytes) -> AsyncGenerator[StreamEvent, None]:
         """One request. Yields the decoder's events, always with an end; raises _Again when no answer began."""
         started = self._monotonic()
         client = await self._open()
-        response = await self._send(client, body)
+        response = await self._send(client, "POST", url, body)
         try:
             await self._check(response)
             decoder = self._wire.decoder(self._choice.spec.quirks)
@@ -167,16 +203,21 @@ class HttpProvider:
         finally:
             await response.aclose()
 
-    async def _send(self, client: httpx.AsyncClient, body: bytes) -> httpx.Response:
+    async def _send(self, client: httpx.AsyncClient, method: str, url: str, body: bytes | None) -> httpx.Response:
+        """The answer's head. Without a body it is a list that is asked for."""
         import httpx
 
-        headers = [("content-type", "application/json"), ("accept", "text/event-stream"), ("user-agent", _USER_AGENT)]
-        headers.append(("accept-encoding", "identity"))
+        kind = [("accept", "application/json")]
+        if body is not None:
+            kind = [("content-type", "application/json"), ("accept", "text/event-stream")]
+        headers = [*kind, ("user-agent", _USER_AGENT), ("accept-encoding", "identity")]
+        headers += [*self._wire.headers, *self._choice.spec.headers]
         if self._choice.key is not None:
-            headers.append(self._wire.auth(self._choice.key.reveal()))
+            auth = bearer if self._choice.bearer else self._wire.auth
+            headers.append(auth(self._choice.key.reveal()))
         limit = min(self._timeouts.first_byte_s, self._timeouts.total_s)
         try:
-            request = client.build_request("POST", self._url, content=body, headers=headers)
+            request = client.build_request(method, url, content=body, headers=headers)
             async with asyncio.timeout(limit):
                 return await client.send(request, stream=True)
         except TimeoutError:
@@ -198,17 +239,19 @@ class HttpProvider:
         if 300 <= status <= 399:
             host = urlsplit(response.headers.get("location", "")).netloc
             raise _Again(errors.redirect_failure(status, host.rpartition("@")[2], self.name), retryable=False)
-        body = await self._error_body(response)
+        body = await self._text(response, _MAX_ERROR_BYTES)
         if status <= 299:
             failure = errors.not_a_stream(kind, body, status, secrets=self._secrets)
             raise _Again(failure, retryable=True)
         reason = errors.reason_of(body, kind, secrets=self._secrets)
-        wait_s = parse_retry_after(response.headers, now=time.time)
+        wait_s = asked_wait(response.headers, body, now=self._wall)
         failure = errors.http_failure(status, reason, self.name, key_name=self._choice.key_name, wait_s=wait_s)
-        raise _Again(failure, retryable=errors.retryable(status, f"{reason.code} {reason.text}"), wait_s=wait_s)
+        told = told_to_retry(response.headers)
+        retryable = errors.retryable(status, f"{reason.code} {reason.text}") if told is None else told
+        raise _Again(failure, retryable=retryable, wait_s=wait_s)
 
-    async def _error_body(self, response: httpx.Response) -> bytes:
-        """As much of an error's text as comes in time; an unreadable one is no text, the status says enough."""
+    async def _text(self, response: httpx.Response, limit: int) -> bytes:
+        """As much of a short body as comes in time, at most `limit` bytes; what cannot be read is no text."""
         import httpx
 
         body = bytearray()
@@ -218,8 +261,8 @@ class HttpProvider:
                 async for data in response.aiter_raw():
                     for piece in inflate.feed(data):
                         body += piece
-                        if len(body) >= _MAX_ERROR_BYTES:
-                            return bytes(body[:_MAX_ERROR_BYTES])
+                        if len(body) >= limit:
+                            return bytes(body[:limit])
         except (TimeoutError, httpx.HTTPError, BadEncodingError):
             pass
         return bytes(body)
@@ -308,13 +351,15 @@ class HttpProvider:
     def _make_client(self) -> httpx.AsyncClient:
         import httpx
 
+        for name in ("httpx", "httpcore"):  # at their lower levels they log URLs and headers, which may echo a key
+            logging.getLogger(name).setLevel(logging.WARNING)
         uds = self._socket_path(self._choice.uds) if self._choice.uds else None
         proxy = None
         if self._proxy is not None:
             if urlsplit(self._proxy).scheme not in ("http", "https"):
                 raise ValueError(f"a proxy of this kind is not supported: {urlsplit(self._proxy).scheme}")
             proxy = httpx.Proxy(self._proxy)
-        secure = self._url.startswith("https:") or bool(self._proxy and self._proxy.startswith("https:"))
+        secure = self._choice.base_url.startswith("https:") or bool(self._proxy and self._proxy.startswith("https:"))
         transport = httpx.AsyncHTTPTransport(
             verify=ssl_context(self._env) if secure else False, uds=uds, proxy=proxy, trust_env=False
         )
@@ -335,10 +380,23 @@ _USER_AGENT: Final = "agentd"
 
 
 def _join(base_url: str, path: str) -> str:
-    """The URL of a wire's endpoint under a base URL, whose query (an API version) is kept."""
+    """The URL of a wire's endpoint under a base URL, whose query (an API version) is kept, beside the endpoint's own."""
     parts = urlsplit(base_url)
-    base = parts.path.rstrip("/")
-    return urlunsplit(parts._replace(path=base if base.endswith(path) else base + path, fragment=""))
+    path, _, own = path.partition("?")
+    base, query = parts.path.rstrip("/"), "&".join(filter(None, (parts.query, own)))
+    if base.endswith("/v1") and path.startswith("/v1/"):  # whether a base URL holds the version is its owner's choice
+        path = path.removeprefix("/v1")
+    return urlunsplit(parts._replace(path=base if base.endswith(path) else base + path, query=query, fragment=""))
+
+
+def _list_url(choice: Choice) -> str:
+    """Where the list of models is, beside the endpoint of requests."""
+    parts = urlsplit(choice.base_url)
+    if choice.spec.models_path:
+        return urlunsplit(parts._replace(path=choice.spec.models_path, query="", fragment=""))
+    wire = WIRES[choice.spec.wire]
+    path = parts.path.rstrip("/").removesuffix(wire.path)
+    return _join(urlunsplit(parts._replace(path=path)), wire.models_path)
 
 
 def _host_port(url: str) -> str:

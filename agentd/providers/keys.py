@@ -1,14 +1,46 @@
-"""Keys: held so that nothing prints them, and read from files that nobody else can read."""
+"""Keys: held so that nothing prints them, read from files that nobody else can read, or asked of the user's own command."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tracewriter.events import Failure
 
 _MAX_FILE_BYTES: Final = 16 * 1024  # no key is longer; a wrong path must not pull a large file into memory
+# A password manager may ask its user, who needs a moment.
+COMMAND_S: Final = 20.0
+# A key that was changed is used within this time; until then nobody is asked again.
+KEPT_S: Final = 300.0
+# What password managers need: no other variable, least of all another key, is a key command's business.
+_COMMAND_ENV: Final = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TERM",
+        "TMPDIR",
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "XAUTHORITY",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "SSH_AUTH_SOCK",
+        "GNUPGHOME",
+        "GPG_AGENT_INFO",
+        "PASSWORD_STORE_DIR",
+    ]
+)
+_COMMAND_ENV_PREFIXES: Final = ("LC_", "XDG_")
 
 
 class Secret:
@@ -60,8 +92,96 @@ def read_key_file(path: str) -> Secret | Failure:
         return Failure("config", f"the key file {shown} cannot be read: {exc.strerror}", "check key_file")
     finally:
         os.close(descriptor)
+    return _key_in(data, f"the key file {shown}")
+
+
+def _key_in(data: bytes, source: str) -> Secret | Failure:
     lines = data.decode("utf-8", "replace").strip().split("\n")
     key = lines[0].strip()
     if not key or len(lines) > 1 or not usable(key):
-        return Failure("config", f"the key file {shown} holds no key", "it should hold the key alone, on one line")
+        return Failure("config", f"{source} holds no key", "it should hold the key alone, on one line")
     return Secret(key)
+
+
+def run_key_command(
+    argv: tuple[str, ...], env: Mapping[str, str] = os.environ, *, timeout_s: float = COMMAND_S
+) -> Secret | Failure:
+    """The key that a command prints: one line, nothing else. No shell; what it prints is never shown, nor its complaints.
+
+    Blocks for at most `timeout_s` seconds; then the command and all that it started are killed.
+    """
+    shown = "".join(char if char.isprintable() else "?" for char in argv[0][:100]) if argv else ""
+    hint = "check key_command in the configuration, and run it yourself to see"
+    wanted = {n: v for n, v in env.items() if n in _COMMAND_ENV or n.startswith(_COMMAND_ENV_PREFIXES)}
+    try:
+        program = subprocess.Popen(
+            [os.path.expanduser(argv[0]), *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=wanted,
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, ValueError, IndexError) as exc:
+        why = exc.strerror.lower() if isinstance(exc, OSError) and exc.strerror else "not a command"
+        return Failure("config", f"the key command `{shown}` cannot be run: {why}", hint)
+    assert program.stdout is not None
+    with program, program.stdout as output:
+        try:
+            data = _output(output.fileno(), time.monotonic() + timeout_s)
+            code = program.wait(0.5) if data is not None else None
+        except subprocess.TimeoutExpired:
+            data = code = None  # it closed its output and goes on
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(program.pid, signal.SIGKILL)
+    if data is None:
+        return Failure("config", f"the key command `{shown}` gave no key within {timeout_s:g} s", hint)
+    if code != 0:
+        return Failure("config", f"the key command `{shown}` failed with exit code {code}", hint)
+    return _key_in(data, f"the output of the key command `{shown}`")
+
+
+def _output(descriptor: int, deadline: float) -> bytes | None:
+    """What comes up to the end, at most _MAX_FILE_BYTES; None when the end does not come in time."""
+    data = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while len(data) <= _MAX_FILE_BYTES:
+        left_ms = (deadline - time.monotonic()) * 1000
+        if left_ms <= 0 or not poll.poll(left_ms):
+            return None
+        piece = os.read(descriptor, _MAX_FILE_BYTES)
+        if not piece:
+            return data
+        data += piece
+    return data
+
+
+class KeyCommands:
+    """Keys out of commands, each kept for `kept_s` seconds, in memory; failures are not kept. For use from threads."""
+
+    def __init__(
+        self,
+        run: Callable[[tuple[str, ...]], Secret | Failure] = run_key_command,
+        *,
+        kept_s: float = KEPT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._kept_s = kept_s
+        self._monotonic = monotonic
+        self._kept: dict[tuple[str, ...], tuple[float, Secret]] = {}
+        self._lock = threading.Lock()  # one at a time: a password manager should ask its user once
+
+    def __call__(self, argv: tuple[str, ...]) -> Secret | Failure:
+        """The command's key, kept or new."""
+        with self._lock:
+            known = self._kept.get(argv)
+            if known is not None and self._monotonic() - known[0] < self._kept_s:
+                return known[1]
+            found = self._run(argv)
+            if isinstance(found, Secret):
+                self._kept[argv] = self._monotonic(), found
+            return found

@@ -1,4 +1,9 @@
-"""What a request cost, by the price list of genai-prices, which ships with its package: nothing is fetched."""
+"""What a request cost, by the price list of genai-prices, which ships with its package: nothing is fetched.
+
+Usage is all-in: the list's rules take cache reads and writes out of the input and price them apart, and choose the tier of
+long contexts by the whole input (batch prices are never used: no request here is one). An Anthropic cache write is priced
+as one of five minutes, the only kind that is asked for. Reasoning is part of the output, and priced so.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +52,11 @@ def _price(provider: str, model: str, usage: Usage) -> float | None:
         cache_write_tokens=usage.cache_write_tokens,
     )
     try:
-        return float(genai_prices.calc_price(counted, model, provider_id=provider).total_price)
+        return float(genai_prices.calc_price(counted, _bare(provider, model), provider_id=provider).total_price)
     except (LookupError, ValueError):
         return None  # a model that is not listed, or counts that contradict each other
+
+
+def _bare(provider: str, model: str) -> str:
+    """The name that the list has: Gemini's may come with the collection that it is in."""
+    return model.removeprefix("models/") if provider == _LISTED["gemini"] else model

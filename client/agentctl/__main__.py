@@ -78,6 +78,10 @@ def _dispatch(command: Command, parsed: Parsed, world: World) -> int:
         from agentctl.commands import status
 
         return status.run(parsed, world)
+    if command.name == "models":
+        from agentctl.commands import models
+
+        return models.run(parsed, world)
     if command.name == "stop":
         from agentctl.commands import stop
 

@@ -24,6 +24,12 @@ COMMANDS: Final = (
         "PROMPT|-",
         (
             Option(("-m", "--model"), "provider/model, or a bare model id", "MODEL"),
+            Option(
+                ("--fallback",),
+                "ask this model when the one before gave nothing (may be repeated; default: as configured)",
+                "MODEL",
+                many=True,
+            ),
             Option(("-b", "--build"), "let it change files (short for --mode build)"),
             Option(("--mode",), "what the agent may do (default: plan, reads only)", "MODE", ("plan", "build", "swe")),
             Option(("-c", "--continue"), "go on with the newest session of this directory"),
@@ -43,6 +49,19 @@ COMMANDS: Final = (
         least=1,
         most=None,
         details="The prompt is the words given, or standard input for -. Keys are taken from this shell's environment.",
+    ),
+    Command(
+        "models",
+        "List the models that can be asked: of every provider with a key, and of local servers.",
+        "[PROVIDER]",
+        (
+            Option(("--all",), "every model (default: the first 10 of each provider)"),
+            Option(("--refresh",), "ask again what was asked within the hour"),
+            JSON,
+        ),
+        0,
+        1,
+        "A provider has 5 seconds to answer. Exits 1 when the provider named cannot be asked.",
     ),
     Command("status", "Show whether agentd runs, what it does, and whether it records.", options=(JSON,)),
     Command(

@@ -50,6 +50,8 @@ class LiveRun:
             case wire.RequestFailed(message, hint, text):
                 self._request_ended(op, text, "")
                 self._error(message, hint)
+            case wire.Retry(_, _, message, other) if other:  # the failure itself was shown just before
+                self._out.note_line(f"asking {other} instead", "yellow")
             case wire.Retry(attempt, wait_ms, message):
                 self._note(f"{message}; attempt {attempt} in {fmt.duration(wait_ms)}", "yellow")
             case wire.ToolStarted(_, argument):
@@ -99,15 +101,15 @@ class LiveRun:
             self._out.note_line(text, style)
 
 
-def run_line(session: str, run: wire.RunFinished) -> str:
-    """The last line of a run: which session, how it ended, what it used and cost."""
+def run_line(session: str, run: wire.RunFinished, *, local: bool = False) -> str:
+    """The last line of a run: which session, how it ended, what it used and cost (of a `local` model it says why nothing)."""
     parts = [
         f"session {fmt.short_id(session)}",
         run.outcome,
         fmt.count(run.tools, "tool call"),
         *([fmt.count(len(run.files), "file") + " changed"] if run.files else []),
         fmt.usage(run.input_tokens, run.output_tokens, run.cache_read_tokens),
-        fmt.cost(run.cost_usd),
+        fmt.cost(run.cost_usd) + (" (local model)" if local and run.cost_usd == 0 else ""),
         fmt.duration(run.duration_ms),
     ]
     return " · ".join(parts)

@@ -213,6 +213,8 @@ def _model_facts(
         case ModelRequestFailed():
             return f"{event.error.message} after {fmt.duration(event.duration_ms)}"
         case ModelRetryObserved():
+            if event.model is not UNSET:
+                return f"now {event.provider}/{event.model}: {event.error.message}"
             return f"attempt {event.attempt} in {fmt.duration(event.wait_ms)}: {event.error.message}"
         case ModelStreamDelta():
             return f"{event.kind} at {event.offset}: {_quoted(event.text)}"

@@ -61,11 +61,12 @@ class RequestFailed(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """A request will be sent again after a wait."""
+    """A request will be sent again after a wait, or to another model ("": to the same)."""
 
     attempt: int
     wait_ms: float
     message: str
+    other: str = ""
 
 
 class ToolStarted(NamedTuple):
@@ -163,7 +164,7 @@ class Recording(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session that was created or resumed. `trace`: its directory, "" when none is kept."""
+    """A session that was created or resumed. `trace`: its directory, "" when none is kept. `local`: its model costs nothing."""
 
     session: str
     workspace: str
@@ -173,6 +174,7 @@ class Session(NamedTuple):
     resumed: bool
     notes: tuple[str, ...]
     trace: str
+    local: bool = False
 
 
 def notice(message: Json) -> Notice | None:
@@ -216,7 +218,9 @@ def _fact(name: str, data: Json) -> Fact:
             return SaveFailed(string(error, "message"), string(error, "hint"))
         case "model.retry.observed":
             message = string(obj(data, "error"), "message")
-            return Retry(integer(data, "attempt"), number(data, "wait_ms") or 0.0, message)
+            model = string(data, "model")
+            other = f"{string(data, 'provider')}/{model}" if model else ""
+            return Retry(integer(data, "attempt"), number(data, "wait_ms") or 0.0, message, other)
         case "tool.call.started":
             return ToolStarted(string(data, "name"), main_argument(data.get("input")))
         case "tool.call.finished":
@@ -265,6 +269,7 @@ def session(result: Json) -> Session:
         result.get("resumed") is True,
         strings(result, "notes"),
         string(result, "trace"),
+        result.get("local") is True,
     )
 
 

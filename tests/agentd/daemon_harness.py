@@ -14,6 +14,7 @@ from agentd import paths
 from agentd.config import Config
 from agentd.daemon import Daemon, Parts
 from agentd.ids import Ids
+from agentd.model_lists import Lister, MakeLister
 from agentd.providers.catalog import Choice
 from agentd.server import Connection
 from agentd.session import ModelProvider
@@ -155,11 +156,16 @@ class Harness:
         return client
 
 
+def no_lister(choice: Choice, env: Mapping[str, str]) -> Lister:
+    raise AssertionError("nobody asked for models")
+
+
 @asynccontextmanager
 async def running(
     home: Path,
     provider: Callable[[], ModelProvider] = lambda: ScriptedProvider(say("hello")),
     config: Config = Config(),  # noqa: B008 - frozen
+    lister: MakeLister = no_lister,
 ) -> AsyncGenerator[Harness, None]:
     env = {"AGENTD_HOME": str(home)}
     sender = FakeSender()
@@ -169,7 +175,9 @@ async def running(
 
     supervisor = WriterSupervisor(paths.writer_socket(env), None, poll_s=60)
     ids = Ids(SYSTEM_CLOCK)
-    parts = Parts(config, env, SYSTEM_CLOCK, ids, sender, NullTrace, make_provider, no_price, supervisor, lambda: None)
+    parts = Parts(
+        config, env, SYSTEM_CLOCK, ids, sender, NullTrace, make_provider, lister, no_price, supervisor, lambda: None
+    )
     daemon = Daemon(parts, listen_fds=[])
     daemon.start()
     harness = Harness(daemon, sender, env)

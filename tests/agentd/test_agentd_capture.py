@@ -43,7 +43,7 @@ STAYS: Final = {
         "finish": NAMES,
     },
     "model.request.failed": {"error.kind": NAMES, "cut_tool_calls[]": TOOL},
-    "model.retry.observed": {"error.kind": NAMES},
+    "model.retry.observed": {"error.kind": NAMES, "provider": NAMES, "model": NAMES},
     "tool.call.started": {"id": IDS, "name": TOOL},
     "tool.call.finished": {"id": IDS, "name": TOOL},
     "approval.request.requested": {"approval": IDS, "call": IDS, "tool": TOOL, "category": NAMES},

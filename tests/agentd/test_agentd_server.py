@@ -36,6 +36,7 @@ async def test_a_session_from_its_creation_to_its_end(tmp_path: Path) -> None:
             "resumed": False,
             "notes": [],
             "trace": f"{tmp_path}/home/traces/{paths.workspace_hash(str(tmp_path))}/{session}",
+            "local": False,
         }
         end = await client.ask(session, "hi")
         assert (end["outcome"], end["usage"]["input_tokens"]) == ("completed", 10)

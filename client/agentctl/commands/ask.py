@@ -56,6 +56,7 @@ class Request(NamedTuple):
     resume_last: bool = False
     ephemeral: bool = False
     capture: str = ""
+    fallback: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -87,6 +88,8 @@ def request_of(parsed: Parsed, prompt: str, cwd: str) -> Request:
         raise UsageProblem("the current directory no longer exists", "cd to one that does")
     for name in ("model", "base-url", "uds", "session"):
         require_text(f"ask: --{name}", parsed.value(name) or "", "see agentctl ask --help")
+    for model in parsed.all("fallback"):
+        require_text("ask: --fallback", model, "see agentctl ask --help")
     uds = parsed.value("uds") or ""
     return Request(
         prompt,
@@ -98,6 +101,7 @@ def request_of(parsed: Parsed, prompt: str, cwd: str) -> Request:
         parsed.has("continue"),
         parsed.has("ephemeral"),
         parsed.value("capture") or "",
+        parsed.all("fallback"),
     )
 
 
@@ -158,6 +162,8 @@ def _create_params(request: Request, world: World, hello: wire.Hello, connection
             params[name] = value
     if request.ephemeral:
         params["ephemeral"] = True
+    if request.fallback:
+        params["fallback"] = list(request.fallback)
     return params
 
 
@@ -343,7 +349,7 @@ class _Watch:
             code = INTERRUPTED if self._cancelled else INCOMPLETE
         else:
             code = self._outcome(finished)
-            self._note(run_line(session, finished))
+            self._note(run_line(session, finished, local=self._session.local))
         self._recording(recording)
         return Answer(code, self._session, recording)
 

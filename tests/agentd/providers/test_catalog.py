@@ -171,11 +171,12 @@ def test_a_base_url_that_cannot_work_is_refused_and_its_password_not_shown(url: 
 
 
 def test_a_wire_that_is_not_spoken_yet_is_said() -> None:
-    found = failure("anthropic/claude-sonnet-4-6", env={"ANTHROPIC_API_KEY": "a"})
+    overrides = {"odd": ProviderOverride(base_url="http://gw:1/v1", wire="telegraph", key_env="ODD_KEY", model="m")}
+    found = failure("odd/m", env={"ODD_KEY": "a"}, overrides=overrides)
     assert found.kind == "config"
     assert "not speak yet" in found.message
-    assert failure(None, env={"ANTHROPIC_API_KEY": "a"}).kind == "config"
-    assert choice(None, env={"ANTHROPIC_API_KEY": "a", "XAI_API_KEY": "x"}).spec.name == "xai"
+    assert failure(None, env={"ODD_KEY": "a"}, overrides=overrides).kind == "config"
+    assert choice(None, env={"ODD_KEY": "a", "XAI_API_KEY": "x"}, overrides=overrides).spec.name == "xai"
 
 
 def test_the_configuration_adds_and_changes_providers() -> None:
@@ -205,7 +206,7 @@ def test_keys_come_from_private_files(tmp_path: pathlib.Path) -> None:
     path.chmod(0o600)
     overrides = {"openai": ProviderOverride(key_file=str(path))}
     found = choice("openai/m", overrides=overrides)
-    assert (key_of(found), found.key_name) == ("sk-file-1", "the key file")
+    assert (key_of(found), found.key_name) == ("sk-file-1", f"the key file {path}"[: len("the key file ") + 80])
     path.chmod(0o640)
     refused = failure("openai/m", overrides=overrides)
     assert refused.kind == "config"
