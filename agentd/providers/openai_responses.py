@@ -61,7 +61,19 @@ _STATUS: Final = {
 }
 _ERRORS: Final = ("error", "response.error")
 # Sent to keep a connection open while nothing happens: no progress.
-_IDLE: Final = ("ping", "keepalive", "heartbeat", "response.ping", "response.keepalive", "response.heartbeat")
+_IDLE: Final = frozenset(
+    ("ping", "keepalive", "heartbeat", "response.ping", "response.keepalive", "response.heartbeat")
+)
+# Progress, and nothing of it is for us: the commonest, so that they cost nothing.
+_SILENT: Final = frozenset(
+    (
+        "response.content_part.added",
+        "response.reasoning_summary_part.added",
+        "response.output_text.annotation.added",
+        "response.code_interpreter_call_code.delta",
+        "response.mcp_call_arguments.delta",
+    )
+)
 _KINDS: Final[dict[str, type[Text | Reasoning | Refusal]]] = {
     "text": Text,
     "refusal": Refusal,
@@ -165,7 +177,10 @@ class OpenAIResponsesDecoder:
                     said.last = delta
                     out.append(self._said_kind(delta))
                     continue
-                self._said = None
+                self._said = said = None
+                if event.type in _SILENT:
+                    self.frames += 1
+                    continue
                 self._event(event, frame.data, frame.event, out)
             if self.ended:
                 return
@@ -426,7 +441,7 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "response.output_item.done": OpenAIResponsesDecoder._item_done,
     **dict.fromkeys(_STATUS, OpenAIResponsesDecoder._response_done),
 }
-_NAMES: Final = {f"event: {name}".encode(): name for name in (*_HANDLERS, "response.code_interpreter_call_code.delta")}
+_NAMES: Final = {f"event: {name}".encode(): name for name in (*_HANDLERS, *_SILENT)}
 
 
 def _types_of(kind: str) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ def body_of(request: Request, config_path: str) -> bytes:
     # What speaks to providers is a third of a second of imports, and only this needs it.
     from agentd.config import load_config
     from agentd.errors import AgentdError
-    from agentd.providers.catalog import specs
+    from agentd.providers.catalog import for_model, specs
     from agentd.providers.stream import ModelRequest, ToolSpec
     from agentd.providers.wires import WIRES
 
@@ -274,7 +274,7 @@ def body_of(request: Request, config_path: str) -> bytes:
         spec = specs(load_config(config_path).providers).get(line.provider)
     except AgentdError as problem:
         raise ClientError(str(problem), "mend it, or use --json") from problem
-    wire = None if spec is None else WIRES.get(spec.wire)
+    wire = None if spec is None else WIRES.get(for_model(spec, line.model).wire)
     if spec is None or wire is None:
         raise ClientError(f"how to speak to the provider {line.provider!r} is not known here", "use --json")
     if isinstance(request.system, Missing) or isinstance(request.tools, Missing):

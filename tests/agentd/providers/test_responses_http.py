@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentd.messages import UserMessage
-from agentd.providers.catalog import Choice, ProviderOverride, resolve
+from agentd.providers.catalog import Choice, ProviderOverride, for_model, resolve
 from agentd.providers.http import HttpProvider, Timeouts
 from agentd.providers.retries import Retries
 from agentd.providers.stream import Failed, Finished, ModelRequest, Retry, StreamEvent, Text, UsageReported
@@ -55,6 +55,30 @@ async def test_an_answer_arrives_and_the_request_is_what_the_wire_wants() -> Non
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert request.json()["store"] is False
     assert KEY.encode() not in request.body + request.target.encode()
+
+
+@pytest.mark.parametrize(
+    ("model", "wire"),
+    [
+        ("openai/gpt-5.4", "openai-chat"), ("openai/gpt-5-codex", "openai-responses"), ("codex-mini-latest", "openai-responses"),
+        ("openai/o3-pro-2025-06-10", "openai-responses"), ("openai/gpt-5.2-pro", "openai-responses"), ("openai/o3", "openai-chat"),
+        ("o4-mini-deep-research", "openai-responses"), ("openrouter/openai/gpt-5-codex", "openai-chat"),
+    ],
+)  # fmt: skip
+def test_models_that_are_on_this_wire_only_are_asked_on_it(model: str, wire: str) -> None:
+    found = resolve(model, env={"OPENAI_API_KEY": KEY, "OPENROUTER_API_KEY": KEY})
+    assert isinstance(found, Choice)
+    assert found.spec.wire == wire
+    assert for_model(found.spec, found.model) == found.spec
+
+
+def test_the_configurations_wire_counts_for_all_models() -> None:
+    for wire in ("openai-chat", "openai-responses"):
+        for model in ("openai/gpt-5-codex", "openai/gpt-5.4"):
+            overrides = {"openai": ProviderOverride(wire=wire)}
+            found = resolve(model, env={"OPENAI_API_KEY": KEY}, overrides=overrides)
+            assert isinstance(found, Choice)
+            assert found.spec.wire == wire
 
 
 async def test_an_error_in_the_stream_is_tried_again_while_nothing_was_shown() -> None:
