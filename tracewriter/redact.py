@@ -1,361 +1,277 @@
 """The one redaction funnel: every byte a trace stores passes `Redactor.redact`, whoever sent it. It never fails open.
 
-How: one Aho-Corasick pass over the joined block finds the anchors of all rules (fixed strings such as `sk-` or
-`Authorization`); at each hit anchored regular expressions decide. Text without anchors, which is nearly all of it, costs one
-pass at memory speed and no copy. MatchKind.LeftmostFirst is what makes the pass fast; its hits do not overlap, so each hit is
-looked into again with an overlapping search: every anchor in the block begins inside one of them. What is replaced is the
-union of all that all rules match anywhere, and that again until nothing changes.
+How: a few Aho-Corasick automata find the anchors of all rules in the block (fixed strings such as `sk-` or `ecret`); at each hit
+the anchored patterns of the anchor's rules decide. Text without anchors, which is nearly all of it, costs these passes at memory
+speed and no copy. MatchKind.LeftmostFirst is what makes them fast; its hits do not overlap, so an anchor also carries the rules
+of those that may begin inside it.
 
-The block is JSON text: a secret's neighbours may be escapes (`\\n`, `\\"`, also twice escaped), so a left boundary is also the
-end of an escape, and no value class takes a quote or a backslash but that of `\\/`. JSON that hides ASCII in escapes
-(`\\u0073k-…`) is first decoded and encoded again. What cannot be decoded then is not stored: CannotRedact, and the record
-becomes a drop. JSON stays JSON: only text inside strings is replaced, never a number or half an escape (an exact value may
-look like either), nor the head of a record (seq, ts, event, session), without which it would be no record.
+In this order: what hides ASCII in escapes (`\\u0073k-…`) is decoded (redact_hidden.py); exact values (redact_exact.py); what has
+a form of its own (redact_rules.py), where the union of all that matches anywhere is replaced; what has a name before it
+(redact_names.py), from left to right. Nothing replaced makes new matches: a value goes to the end of its word.
 
-The marker is `[redacted:<rule>]`: it carries nothing of what it replaced, and no rule takes a `[` into a value, so that a
-second pass finds nothing.
+JSON stays JSON: matches begin and end between whole characters of a string, and the head of a record (seq, ts, event, session),
+without which it would be no record, is left alone. The marker is `[redacted:<rule>]`: it carries nothing of what it replaced.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import cache
+from operator import itemgetter
+from typing import Final, NamedTuple
 
-import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
-from msgspec import Raw, Struct
 
-from tracewriter.errors import TraceError
+from tracewriter.redact_anchors import AUTOMATA
+from tracewriter.redact_exact import MIN_EXACT, ExactValues, in_head, splits_escape
+from tracewriter.redact_hidden import ANCHOR, HIDES, CannotRedact, unhidden
+from tracewriter.redact_names import NAMES
+from tracewriter.redact_rules import SECRETS, Rule
 
-MIN_EXACT: Final = 6  # shorter exact values would eat ordinary text
-_DEPTHS: Final = 3  # JSON in text in JSON, as tools print it
-_UPPER: Final = re.compile(r"\\u[0-9a-f]{4}")
-_ROUNDS: Final = 8  # a marker may give its neighbour a boundary; more rounds than that have never been seen
-_QUOTE: Final = rb"\\{0,8}[\"']"
-_SPACE: Final = rb"(?:[ \t]|\\{1,8}t)"
-_NON_ASCII: Final = rb"\\{1,8}u(?!00[01])[0-9a-fA-F]{4}"  # what JSON may escape and passwords contain
-_SLASH: Final = rb"\\{1,8}/"  # JSON may write a slash as \/: an anchor for that would make the pass four times slower
+__all__ = ["MIN_EXACT", "CannotRedact", "Redactor"]
 
+_ROUNDS: Final = 8  # for exact values that hold brackets, as markers do; more have never been needed
+_SLICE: Final = (
+    64 * 1024
+)  # what is searched at once: it stays in the cache, and a text of nothing but anchors is noticed early
+_TOO_DENSE: Final = "a line of little but what secrets begin with"
+_FEW: Final = 1024
+_BYTES_PER_HIT: Final = 16  # a line with more anchors than that is no text, and would take longer than its turn
+_BYTES_PER_MATCH: Final = 48  # the same for what is not turned down at first sight
+_MARKER: Final = {rule.name: b"[redacted:" + rule.name.encode() + b"]" for rule in (*SECRETS, *NAMES)} | {
+    "exact": b"[redacted:exact]"
+}
+_MARKERS: Final = tuple(marker.decode() for marker in _MARKER.values())
 
-class CannotRedact(TraceError):
-    """A line that hides what it says and cannot be decoded; it must not be stored."""
-
-
-class Rule(Struct, frozen=True):
-    """A kind of secret. anchors: fixed strings, at one of which every match begins. before: matched there, and kept. value:
-    matched after that, as far as it goes, and replaced when `accept` takes it. boundary: no word may run into the anchor.
-
-    `accept` must turn down every end of a value that it turns down: a value is looked at once, not from each place in it.
-    """
-
-    name: str
-    anchors: tuple[bytes, ...]
-    before: re.Pattern[bytes]
-    value: re.Pattern[bytes]
-    accept: Callable[[bytes], bool]
-    boundary: bool = True
+Hit = tuple[int, int, int]  # anchor, start, end
+Match = Callable[[bytes, int], "re.Match[bytes] | None"]
+Counts = Counter[str]
 
 
-def _looks_random(value: bytes) -> bool:
-    """Digits in it, or a long run without a separator: not a name such as `sk-loading-spinner-dots`."""
-    return re.search(rb"[0-9]|[A-Za-z]{20}", value) is not None
-
-
-def _not_a_word(value: bytes) -> bool:
-    return len(value) >= 24 or re.search(rb"[0-9+/=]", value) is not None
-
-
-def _any(value: bytes) -> bool:
-    return True
-
-
-_HEADER_NAME: Final = rb"[Aa][Uu][Tt][Hh][A-Za-z]{9}(?:" + _QUOTE + rb")?" + _SPACE + rb"{0,8}[:=]" + _SPACE
-_HEADER: Final = _HEADER_NAME + rb"{0,8}(?:" + _QUOTE + rb")?"
-_SCHEME: Final = rb"(?:[Bb]asic|[Bb]earer|[Tt]oken|[Dd]igest|[Aa]pi[Kk]ey|[Nn]egotiate)" + _SPACE + rb"{1,8}"
-_NAMES: Final = (b"Authorization", b"authorization", b"AUTHORIZATION")
-
-RULES: Final = (
-    Rule("sk-key", (b"sk-",), re.compile(b""), re.compile(rb"sk-[A-Za-z0-9_-]{16,}+"), _looks_random),
-    Rule(
-        "bearer",
-        (b"Bearer ", b"bearer ", b"BEARER "),
-        re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] {1,4}"),
-        re.compile(rb"(?:[A-Za-z0-9._~+/=-]|" + _SLASH + rb"){8,}+"),
-        _not_a_word,
-    ),
-    Rule(
-        "authorization",
-        _NAMES,
-        re.compile(_HEADER + _SCHEME),
-        re.compile(rb"(?:[^\x00-\x20\"'\\<>\[]|" + _SLASH + b"|" + _NON_ASCII + rb"){4,}+"),
-        _any,
-        boundary=False,
-    ),
-    Rule(
-        "authorization",
-        _NAMES,
-        re.compile(_HEADER),
-        re.compile(rb"(?:[^\x00-\x20\"'\\<>,;\[]|" + _SLASH + b"|" + _NON_ASCII + rb"){8,}+"),
-        _not_a_word,
-        boundary=False,
-    ),
-)
-
-_PEM_ANCHOR: Final = b"-----BEGIN "
-_PEM_BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_PEM_END: Final = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_STRING_REST: Final = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+')
-_HIDDEN: Final = (b"\\u002", b"\\u003", b"\\u004", b"\\u005", b"\\u006", b"\\u007")
-_DEEPER: Final = re.compile(r"\\{1,8}u00([2-7][0-9a-fA-F])")  # the same in JSON that is itself text
-_WORD: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
-_ESCAPE_BEFORE: Final = re.compile(rb"\\(?:[bfnrt]|u[0-9a-fA-F]{4})\Z")
-_HEAD: Final = re.compile(
-    rb'\{"seq":[0-9]{1,19},"ts":"[0-9TZ:.+-]{0,40}","event":"[a-z0-9._]{0,100}","session":"[a-z0-9_-]{1,64}"'
-)
-_syntax: Final = msgspec.json.Decoder(Raw)
-
-
-class _Span(Struct, frozen=True, order=True):
+class _Span(NamedTuple):
     start: int
-    order: int  # which rule names a span when several begin at the same place
     end: int
-    rule: str
+    name: str
 
 
-class _Place:
-    """Where in a block's JSON a position is. Ask for positions in ascending order: then all of them cost one pass."""
+class _Check(NamedTuple):
+    """A rule to try at a place counted from an anchor's begin."""
 
-    __slots__ = ("_at", "_block", "_end", "_head", "_inside", "_json", "_start")
-
-    def __init__(self, block: bytes) -> None:
-        self._block = block
-        self._start = self._end = self._at = self._head = 0
-        self._inside = False
-        self._json: bool | None = None
-
-    def may_change(self, pos: int) -> bool:
-        """Whether replacing text from `pos` on leaves its line what it is. A line that is no JSON may always be changed."""
-        if not self._start <= pos < self._end or self._end == 0:
-            self._enter_line(pos)
-        if pos < self._head:
-            return False
-        return self._in_string(pos) or not self._is_json()
-
-    def _enter_line(self, pos: int) -> None:
-        block = self._block
-        self._start = self._at = block.rfind(b"\n", 0, pos) + 1
-        end = block.find(b"\n", pos)
-        self._end = end if end >= 0 else len(block)
-        head = _HEAD.match(block, self._start)
-        self._head = head.end() if head else 0
-        self._inside, self._json = False, None
-
-    def _in_string(self, pos: int) -> bool:
-        """Whether a whole character of a JSON string begins here."""
-        if pos < self._at:
-            self._at, self._inside = self._start, False
-        while self._at < pos:
-            if not self._inside:
-                quote = self._block.find(b'"', self._at, pos)
-                self._at, self._inside = (quote + 1, True) if quote >= 0 else (pos, False)
-                continue
-            rest = _STRING_REST.match(self._block, self._at, pos)
-            self._at = rest.end() if rest else self._at
-            if self._at == pos:
-                return True
-            if self._block[self._at : self._at + 1] != b'"':
-                return False  # the middle of an escape
-            self._at, self._inside = self._at + 1, False
-        return self._inside
-
-    def _is_json(self) -> bool:
-        if self._json is None:
-            try:
-                _syntax.decode(self._block[self._start : self._end])
-                self._json = True
-            except (msgspec.DecodeError, RecursionError):
-                self._json = False
-        return self._json
+    offset: int
+    match: Match
+    rule: Rule
 
 
-class _Pairs(dict[object, object]):
-    """An object with every pair it came with: two redacted keys look alike, and neither's value may be lost."""
+class _Place(NamedTuple):
+    """An anchor that may begin in a hit, and the rules that are tried there."""
 
-    def __init__(self, pairs: list[tuple[object, object]]) -> None:
-        super().__init__(pairs)
-        self._pairs = pairs
+    offset: int
+    checks: tuple[_Check, ...]
 
-    def items(self) -> list[tuple[object, object]]:  # type: ignore[override]
-        """What json.dumps writes."""
-        return self._pairs
+
+class _Automaton:
+    """One search for some of the anchors, and what to do at its hits."""
+
+    def __init__(self, anchors: tuple[bytes, ...]) -> None:
+        self._search = BytesAhoCorasick(anchors, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+        self._longest = max(map(len, anchors))
+        self.secrets = tuple(_places(anchor, anchors, SECRETS) for anchor in anchors)
+        self.names = tuple(_places(anchor, anchors, NAMES) for anchor in anchors)
+        self._hidden = anchors.index(ANCHOR) if ANCHOR in anchors else -1
+
+    def find(self, block: bytes, budget: int) -> list[Hit]:
+        """All hits, in order; each anchor in the block is one or begins inside one. Raises CannotRedact for too many."""
+        if len(block) <= 2 * _SLICE:
+            hits: list[Hit] = self._search(block)
+        else:
+            hits = []
+            view = memoryview(block)
+            for at in range(0, len(block), _SLICE):
+                stop = at + _SLICE
+                found = self._search(view[at : stop + self._longest - 1])
+                hits += [(index, at + start, at + end) for index, start, end in found if start < _SLICE]
+                if len(hits) > budget:
+                    break
+        if len(hits) > budget:
+            raise CannotRedact(_TOO_DENSE)
+        return hits
+
+    def may_hide(self, hits: list[Hit]) -> bool:
+        """Whether a hit is the begin of an escape that ASCII may be hidden in."""
+        return self._hidden >= 0 and self._hidden in map(itemgetter(0), hits)
+
+
+def _places(anchor: bytes, anchors: tuple[bytes, ...], rules: tuple[Rule, ...]) -> tuple[_Place, ...]:
+    places = []
+    for offset in range(len(anchor)):
+        rest = anchor[offset:]
+        begun = {other for other in anchors if other.startswith(rest) or rest.startswith(other)}
+        checks = tuple(
+            _Check(shift, rule.pattern.match, rule) for rule in rules for other, shift in rule.anchors if other in begun
+        )
+        if checks:
+            places.append(_Place(offset, checks))
+    return tuple(places)
+
+
+@cache
+def _automata() -> tuple[_Automaton, ...]:
+    """Made once for all redactors of a process."""
+    return tuple(map(_Automaton, AUTOMATA))
 
 
 class Redactor:
-    """Redacts blocks of whole JSONL lines by the rules above and the exact values given (kept in memory only)."""
+    """Redacts blocks of whole JSONL lines by the rules and the exact values given (kept in memory only)."""
 
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
-        exact = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-        by_anchor: dict[bytes, list[int]] = {}
-        for number, rule in enumerate(RULES):
-            for anchor in rule.anchors:
-                by_anchor.setdefault(anchor, []).append(number)
-        anchors = [*exact, *by_anchor, _PEM_ANCHOR, *_HIDDEN]
-        self._rules = [(), *by_anchor.values()]
-        self._exact = len(exact)
-        self._pem = len(exact) + len(by_anchor)
-        self._hidden = self._pem + 1
-        self._longest = max(map(len, anchors))
-        self.find = BytesAhoCorasick(anchors, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
-        self._find_all = BytesAhoCorasick(anchors, matchkind=MatchKind.Standard).find_matches_as_indexes
+        self._exact = ExactValues(secrets, _MARKERS)
+        self._automata = _automata()
 
     def redact(self, block: bytes) -> bytes:
         """The block with every recognised secret replaced; the same object when there is none. Lines stay lines.
 
         Raises CannotRedact for a block with a line that must not be stored: try its lines one by one to know which.
         """
-        hits = self.find(block)
-        if not hits:
-            return block
-        if any(hit[0] >= self._hidden for hit in hits):
-            block = b"".join(self._unhide(line + b"\n") for line in block.split(b"\n")[:-1])
-            hits = self.find(block)
+        return self._redacted(block, None)
+
+    def redact_counted(self, block: bytes) -> tuple[bytes, Counter[str]]:
+        """The same, and how often each rule replaced something."""
+        counts: Counter[str] = Counter()
+        return self._redacted(block, counts), counts
+
+    def redact_text(self, text: str) -> str:
+        """A text of its own redacted as a record's would be; lone surrogates become `?`. Raises CannotRedact."""
+        line = json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False).encode() + b"\n"
+        redacted = self.redact(line)
+        if redacted is line:
+            return text
+        plain: str = json.loads(redacted)
+        return plain
+
+    def _redacted(self, block: bytes, counts: Counts | None) -> bytes:
+        found = self._find(block)
+        may_hide = any(automaton.may_hide(hits) for automaton, hits in zip(self._automata, found, strict=True) if hits)
+        if may_hide and HIDES.search(block):
+            block = unhidden(block, self._reveals)
+            found = self._find(block)
         for _ in range(_ROUNDS):
-            spans = self._spans(block, hits)
-            if not spans:
+            exact = [_Span(start, end, "exact") for start, end in self._exact.spans(block)]
+            before = block
+            block = self._round(block, exact, found, counts)
+            if block is before or not (exact or self._exact.can_join_markers):
                 break
-            block = _replace(block, spans)
-            hits = self.find(block)
+            found = self._find(block)
         return block
 
-    def _unhide(self, line: bytes) -> bytes:
-        """The line without escapes that ASCII does not need."""
-        if not any(hit[0] >= self._hidden for hit in self.find(line)):
-            return line
-        try:
-            value = json.loads(line, object_pairs_hook=_Pairs)
-            text = json.dumps(self._surface(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        except (ValueError, RecursionError) as exc:
-            raise CannotRedact("a line that hides text in escapes and cannot be decoded") from exc
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode() + b"\n"
+    def _find(self, block: bytes) -> list[list[Hit]]:
+        budget = _FEW + len(block) // _BYTES_PER_HIT
+        return [automaton.find(block, budget) for automaton in self._automata]
 
-    def _surface(self, value: object) -> object:
-        """Text that is JSON itself may hide a secret one level deeper: then, and only then, its escapes are undone too."""
-        match value:
-            case str():
-                plain = _DEEPER.sub(lambda found: chr(int(found[1], 16)), value)
-                return plain if plain != value and self._finds(plain) else value
-            case list():
-                return [self._surface(item) for item in value]
-            case _Pairs():
-                return _Pairs([(self._surface(key), self._surface(item)) for key, item in value.items()])
-            case _:
-                return value
+    def _reveals(self, line: bytes) -> bool:
+        return (
+            self._round(line, [_Span(*span, "exact") for span in self._exact.spans(line)], self._find(line), None)
+            is not line
+        )
 
-    def _finds(self, text: str) -> bool:
-        block = json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")
-        return bool(self._spans(block, self.find(block)))
+    def _round(self, block: bytes, spans: list[_Span], found: list[list[Hit]], counts: Counts | None) -> bytes:
+        names: list[tuple[int, tuple[_Check, ...]]] = []
+        for automaton, hits in zip(self._automata, found, strict=True):
+            if hits:
+                spans += _secrets(block, automaton.secrets, hits)
+                table = automaton.names
+                names += [(start + place.offset, place.checks) for index, start, _ in hits for place in table[index]]
+        names.sort(key=itemgetter(0))
+        if spans:
+            spans = _united(spans)
+            names = _moved(names, spans)
+            block = _replace(block, spans, counts)
+        spans = _named(block, names)
+        return _replace(block, spans, counts) if spans else block
 
-    def _spans(self, block: bytes, hits: list[tuple[int, int, int]]) -> list[_Span]:
-        """What is to be replaced, in order; overlapping pieces are one."""
-        place = _Place(block)
-        found = sorted(span for span in self._matches(block, hits) if place.may_change(span.start))
-        spans: list[_Span] = []
-        for span in found:
-            if spans and span.start < spans[-1].end:
-                if span.end > spans[-1].end:
-                    spans[-1] = msgspec.structs.replace(spans[-1], end=span.end)
-            else:
-                spans.append(span)
-        return spans
 
-    def _matches(self, block: bytes, hits: list[tuple[int, int, int]]) -> Iterator[_Span]:
-        seen = [0] * (
-            len(RULES) + 1
-        )  # per rule, the end of the last value looked at; a later one inside it ends there too
-        for _, start, end in hits:
-            window = self._find_all(block[start : end + self._longest - 1], overlapping=True)
-            for index, offset, stop in sorted(window, key=lambda hit: hit[1]):
-                if start + offset >= end:
-                    break
-                if index < self._exact:
-                    yield _Span(start + offset, -1, start + stop, "exact")
-                elif index < self._hidden:
-                    yield from self._decide(block, index, start + offset, seen)
-
-    def _decide(self, block: bytes, index: int, start: int, seen: list[int]) -> Iterator[_Span]:
-        if index == self._pem:
-            if start >= seen[-1]:
-                span = _pem_span(block, start)
+def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit]) -> Iterator[_Span]:
+    """All that rules with a form of their own match. What begins in a value of the same family ends there too."""
+    seen: dict[str, int] = {}
+    left = _FEW + len(block) // _BYTES_PER_MATCH
+    for index, start, _ in hits:
+        for offset, checks in table[index]:
+            for shift, match, rule in checks:
+                at = start + offset + shift
+                if at < 0 or at < seen.get(rule.family, 0):
+                    continue
+                found = match(block, at)
+                if found is None:
+                    continue
+                left -= 1
+                if left < 0:
+                    raise CannotRedact(_TOO_DENSE)
+                span = rule.judge(block, found)
                 if span is not None:
-                    seen[-1] = span.end
-                    yield span
-            return
-        for number in self._rules[index - self._exact + 1]:
-            rule = RULES[number]
-            if rule.boundary and not _at_boundary(block, start):
+                    seen[rule.family] = span[1]
+                    if not splits_escape(block, span[0]) and not in_head(block, span[0]):
+                        yield _Span(*span, rule.name)
+
+
+def _named(block: bytes, names: list[tuple[int, tuple[_Check, ...]]]) -> list[_Span]:
+    """From left to right, what has a name before it; a name in a value is none."""
+    spans: list[_Span] = []
+    reach = 0
+    left = _FEW + len(block) // _BYTES_PER_MATCH
+    for at, checks in names:
+        if at < reach:
+            continue
+        for shift, match, rule in checks:
+            found = match(block, at + shift)
+            if found is None:
                 continue
-            before = rule.before.match(block, start)
-            if before is None or before.end() < seen[number]:
-                continue
-            value = rule.value.match(block, before.end())
-            if value is None:
-                continue
-            seen[number] = value.end()
-            if rule.accept(value[0]):
-                yield _Span(value.start(), number, value.end(), rule.name)
+            left -= 1
+            if left < 0:
+                raise CannotRedact(_TOO_DENSE)
+            span = rule.judge(block, found)
+            if span is not None:
+                reach = span[1]
+                spans.append(_Span(*span, rule.name))
+                break
+    return spans
 
 
-def _at_boundary(block: bytes, start: int) -> bool:
-    """No word runs into this place; the end of an escape is no word."""
-    if start == 0 or block[start - 1] not in _WORD:
-        return True
-    return _ESCAPE_BEFORE.search(block[max(0, start - 6) : start]) is not None
+def _united(spans: list[_Span]) -> list[_Span]:
+    """In order, overlapping ones as one, under the name of the first."""
+    united: list[_Span] = []
+    for span in sorted(spans):
+        if united and span.start < united[-1].end:
+            if span.end > united[-1].end:
+                united[-1] = united[-1]._replace(end=span.end)
+        else:
+            united.append(span)
+    return united
 
 
-def _pem_span(block: bytes, start: int) -> _Span | None:
-    begin = _PEM_BEGIN.match(block, start)
-    if begin is None:
-        return None
-    field = _STRING_REST.match(block, begin.end())
-    field_end = field.end() if field else begin.end()
-    last = _PEM_END.search(block, begin.end(), field_end)
-    return _Span(start, len(RULES), last.end() if last else field_end, "private-key")
+def _moved(names: list[tuple[int, tuple[_Check, ...]]], spans: list[_Span]) -> list[tuple[int, tuple[_Check, ...]]]:
+    """Where the anchors of names are once the spans are replaced; those inside one are gone."""
+    moved: list[tuple[int, tuple[_Check, ...]]] = []
+    rest = iter(spans)
+    span = next(rest, None)
+    shift = 0
+    for at, checks in names:
+        while span is not None and span.end <= at:
+            shift += len(_MARKER[span.name]) - (span.end - span.start)
+            span = next(rest, None)
+        if span is None or at < span.start:
+            moved.append((at + shift, checks))
+    return moved
 
 
-def _replace(block: bytes, spans: list[_Span]) -> bytes:
+def _replace(block: bytes, spans: list[_Span], counts: Counts | None) -> bytes:
     pieces: list[bytes] = []
     at = 0
-    for span in spans:
-        pieces += (block[at : span.start], _marker(span.rule))
-        at = span.end
+    for start, end, name in spans:
+        pieces += (block[at:start], _MARKER[name])
+        at = end
     pieces.append(block[at:])
+    if counts is not None:
+        counts.update(span.name for span in spans)
     return b"".join(pieces)
-
-
-def _marker(rule: str) -> bytes:
-    return b"[redacted:" + rule.encode() + b"]"
-
-
-_MARKERS: Final = tuple(_marker(name).decode() for name in ("exact", "private-key", *(rule.name for rule in RULES)))
-
-
-def _forms(secret: str) -> set[bytes]:
-    """How an exact value may stand in JSON text: escaped once, twice and three times, with and without ASCII escapes.
-
-    None for what is too short, or would be found in the markers.
-    """
-    text = secret.encode("utf-8", "replace").decode()
-    if len(text) < MIN_EXACT or any(text in marker for marker in _MARKERS):
-        return set()
-    forms = {text}
-    deeper = forms
-    for _ in range(_DEPTHS):
-        deeper = {json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in deeper for ascii_only in (False, True)}
-        forms |= deeper
-    if any(char in '"\\' or char < " " for char in text):
-        forms.discard(text)  # such a value never stands in JSON as it is: there it would be the end of one string
-    forms |= {_UPPER.sub(lambda found: found[0][:-4] + found[0][-4:].upper(), form) for form in forms}
-    forms |= {form.replace("/", slash) for form in forms for slash in ("\\/", "\\\\/", "\\\\\\/")}
-    return {form.encode() for form in forms}

@@ -1,0 +1,314 @@
+"""The rules of redaction, as data: secrets known by the name before them, `password: …` and `"apiKey": "…"` and `DB_PASS=…`.
+
+What follows a name is most often code that talks about secrets and holds none: `token = next(tokens)`, `password: str`. So a
+value without quotes must not read like code, and how much a quoted one must look like a secret depends on the name.
+
+Quotes come escaped as deep as JSON is nested in text: n backslashes before the opening one mean n before the closing one, and
+more for those that belong to the value. A quote without any is the JSON of the record itself: then it must close the name too,
+else it is the end of another string.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracewriter.redact_rules import MARKER, SLASH, Judge, Rule, Span
+
+_SPACE: Final = rb"(?:[ \t]|\\{1,8}t)"
+_WIDE: Final = rb"\\{1,8}u(?!00[01])[0-9a-fA-F]{4}"  # what JSON may escape and passwords contain
+_BACKSLASH: Final = rb"(?:\\\\){1,8}(?![nrtbfu\"'`\\/])"
+_UNIT: Final = SLASH + b"|" + _WIDE + b"|" + _BACKSLASH + b"|" + MARKER
+_BARE_CLASS: Final = rb"[^\x00-\x20\"'`\\<>()\[\]{},;&|]"
+_ENV_CLASS: Final = rb"[^\x00-\x20\"'`\\<>\[\]]"
+_BARE: Final = b"(?:" + _BARE_CLASS + b"{1,64}+|" + _UNIT + b"){1,2}+"  # what is judged; the rest is taken with it
+_ENV: Final = b"(?:" + _ENV_CLASS + b"{1,64}+|" + _UNIT + b"){1,2}+"
+_REST: Final = {
+    "bare": re.compile(b"(?:" + _BARE_CLASS + b"++|" + _UNIT + b")*+"),
+    "env": re.compile(b"(?:" + _ENV_CLASS + b"++|" + _UNIT + b")*+"),
+}
+
+
+def _body(depth: int) -> bytes:
+    """What stands between quotes with `depth` backslashes before each: up to the closing one, or the end of the line."""
+    line_end = b"" if depth == 0 else rb"(?!\\{%d}[nr])" % ((depth + 1) // 2)
+    closing = rb"(?:\\{%d})*+\\{%d}\"" % (2 * depth + 2, depth)
+    return rb"(?:[^\"\\\n]++|%b\\++(?!\")|(?!%b)(?:\\\\){%d,}+\\\")*+" % (line_end, closing, (depth + 1) // 2)
+
+
+def _quoted_value() -> bytes:
+    escaped = b"|".join(rb"\\{%d}\"(?P<q%d>%b)" % (depth, depth, _body(depth)) for depth in (1, 3, 7, 15))
+    single = rb"\\{0,8}'(?P<single>(?:[^'\"\\\n]++|(?!\\[nr])(?:\\++(?!\")'?+|(?:\\\\)*+\\\"))*+)"
+    back = rb"`(?P<back>(?:[^`\"\\\n]++|(?!\\[nr])(?:\\++(?!\")`?+|(?:\\\\)*+\\\"))*+)"
+    return b"(?:[bBrRfFuU]{1,2}(?=[\\\\'\"`]))?(?:" + escaped + b"|" + single + b"|" + back + b")"
+
+
+_ANNOTATION: Final = rb"(?:[?!]?:[ ]?&?[A-Za-z_][A-Za-z0-9_.]{0,30}(?:\[[A-Za-z0-9_., |]{0,40}\])?(?:[ ]?\|[ ]?[A-Za-z]{1,12}){0,2}[ ]?(?==))?"  # noqa: E501
+_TO: Final = rb"(?:=>|:=|={1,3}|[?!]?:(?!:))"
+_NAME_END: Final = rb"(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}"
+_VALUE: Final = (
+    rb"(?:\"[ ]?:[ ]?\"(?P<json>(?:[^\"\\\n]++|\\[^\n])*+)|"
+    + _NAME_END + _ANNOTATION + rb"(?:" + _TO + _SPACE + rb"{0,8}(?:" + _quoted_value()
+    + rb"|(?P<bare>" + _BARE + rb"))|"
+    + rb",[ ]?(?:\\{1,15}\"(?P<item>[^\"'\\\n]{8,}+)|'(?P<item1>[^\"'\\\n]{8,}+)))"
+    + rb"|>(?P<xml>[^\x00-\x20<>\"'\\]{1,256}+)<" + SLASH
+    + rb"|" + _SPACE + rb"{1,4}(?:\\{1,8}\"|\\{0,8}')?(?P<option>" + _BARE + rb"))"
+)  # fmt: skip
+
+_SIGNS: Final = re.compile(
+    rb"(?:[A-Za-z]{3,6} )?(?:[$%#@]?\{[^}]{0,64}\}|\$(?:\(|(?:[A-Z_][A-Z0-9_]*|[a-z_]+)(?![A-Za-z0-9!@#])))"
+    rb"|%[sdr](?![A-Za-z0-9])|%\(|<[^>]{0,64}(?:>|\Z)|\(*\(\?|:?\*+\Z|\xe2\x80\xa6|\.{2,}|-+\Z|\[[A-Z]{2,9}\]\Z|(?:"
+    + MARKER
+    + rb")+\Z"
+)
+_SIGN: Final = re.compile(rb"[^A-Za-z0-9]|[A-Za-z]{3,6} [$%#@{]")
+_EMPTY: Final = frozenset(
+    b"null none nil true false undefined string str text bytes required optional hidden invalid missing n/a empty unset env tbd todo"  # noqa: E501
+    b" changeme xxx xxxx xxxxx xxxxxx xxxxxxxx".split()
+)
+_OWN: Final = tuple(b"password passwd passphrase pwd secret token key passwords secrets tokens keys".split())
+_LABEL: Final = re.compile(
+    rb"(?:my|your|new|old|current|api|access|auth|client|refresh|user|the|x|a)?[-_ .]?(?:api|client|access)?[-_ ]?"
+    rb"(?:pass(?:word|wd|phrase)|pwd|secret|token|key)s?\Z"
+)
+_TO_FILL: Final = re.compile(
+    rb"(?:your|my|the|an?|some|enter|insert|replace|change|put|example)[-_ ].*\b(?:key|token|secret|password|here|me|it)",
+    re.DOTALL,
+)
+_FILLS: Final = (b"your", b"my", b"the", b"a", b"some", b"enter", b"insert", b"replace", b"change", b"put", b"example")
+_VARIABLE: Final = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\Z")
+
+
+def _is_placeholder(value: bytes) -> bool:
+    """What stands where a secret will be: `${TOKEN}`, `<password>`, `your-key-here`, a marker, the name of a variable."""
+    if _SIGN.match(value) and _SIGNS.match(value):
+        return True
+    lower = value.lower()
+    if lower in _EMPTY:
+        return True
+    if lower.endswith(_OWN) and _LABEL.match(lower):
+        return True
+    if lower.startswith(_FILLS) and _TO_FILL.match(lower):
+        return True
+    return b"_" in value and _VARIABLE.match(value) is not None
+
+
+_SENTENCE: Final = re.compile(
+    rb"(?is)(?=[^ ]{1,64} ).*\b(?:must|should|required|invalid|incorrect|your|enter|cannot|please|forgot|reset|confirm|is|are|was|the|for)\b"  # noqa: E501
+)
+_PATH: Final = re.compile(rb"(?:~|\.{1,2})?(?:/[A-Za-z_.][a-z_.-]*)+/?[a-z0-9_.-]*\Z|/\Z|[A-Za-z]:\\")
+_IN_CALL: Final = re.compile(rb"[A-Za-z_]+[),\]}]")
+_CALL: Final = re.compile(rb"[A-Za-z_$][A-Za-z0-9_$.]*[(\[]|!|&[A-Za-z]|await\Z|new\Z|lambda\b")
+_DOTTED: Final = re.compile(rb"[A-Za-z_$][A-Za-z0-9_$]*[?!]?(?:\.[A-Za-z_$][A-Za-z0-9_$]*[?!]?)+\Z")
+_WORDS: Final = re.compile(rb"[A-Za-z_./:?!*-]*\Z")
+_NUMBER: Final = re.compile(rb"[-+]?[0-9][0-9_.,]*(?:[eE][+-]?[0-9]+)?[kKmM]?\Z")
+_ASSIGNED: Final = re.compile(rb"[A-Za-z0-9_-]*(?:=|[ \t]+)\Z")  # `password=1234`; in JSON it would be a number
+_OWN_WORD: Final = re.compile(rb"(?i)(?:pass|pwd|secret|token|key)[a-z_]{0,12}[0-9]{0,2}\Z")
+_IDENTIFIER: Final = re.compile(rb"[A-Za-z_]+[0-9]{0,2}\Z")
+_OPTION_BEFORE: Final = re.compile(
+    rb"(?:(?:\A|[\s'\"=n`])--?[A-Za-z0-9_-]{0,32}|(?:login|user)[ \t]{1,4}[^\s\"\\]{1,64}[ \t]{1,4}[A-Za-z]{0,8})\Z"
+)
+
+
+def _any_quoted(value: bytes) -> bool:
+    return len(value) >= 3 and not _PATH.match(value)
+
+
+def _strong_quoted(value: bytes) -> bool:
+    if _WORDS.match(value):
+        return len(value) >= 8 and not _OWN_WORD.search(value[-32:]) and not _PATH.match(value)
+    return len(value) >= 6 and (b" " not in value or len(value.split(b" ")) < 3) and not _NUMBER.match(value)
+
+
+def _weak_quoted(value: bytes) -> bool:
+    digits = re.search(rb"[0-9]", value) is not None
+    return b" " not in value and not _NUMBER.match(value) and (len(value) >= 8 if digits else len(value) >= 24)
+
+
+_QUOTED: Final = {"password": _any_quoted, "strong": _strong_quoted, "weak": _weak_quoted}
+
+
+def _bare_secret(value: bytes, kind: str) -> bool:
+    """Whether a value without quotes is more than code or a word."""
+    if _WORDS.match(value):
+        return len(value) >= 24 and b"." not in value and not _PATH.match(value)
+    own = _IDENTIFIER.match(value) and _OWN_WORD.search(value[-32:])
+    if own or _PATH.match(value) or (_DOTTED.match(value) and len(value) < 24):
+        return False
+    return len(value) >= {"password": 4, "strong": 6, "weak": 10}[kind]
+
+
+def _env_secret(value: bytes) -> bool:
+    return (
+        len(value) >= 3
+        and not _PATH.match(value)
+        and not (_CALL.match(value) or _IN_CALL.match(value) or value.isdigit())
+    )
+
+
+def _accepts(block: bytes, found: re.Match[bytes], group: str, kind: str) -> bool:
+    start, end = found.span(group)
+    value = block[start : min(end, start + 256)]
+    if _is_placeholder(value):
+        return False
+    if group == "env":
+        return _env_secret(value)
+    if group in ("bare", "option"):
+        if block[end : end + 1] in (b"(", b"[", b"{") or _CALL.match(value):
+            return False
+        if group == "option" and not _OPTION_BEFORE.search(block[max(0, found.start() - 100) : found.start()]):
+            return False
+        if _NUMBER.match(value):
+            return kind == "password" and len(value) >= 4 and _ASSIGNED.match(block, found.start(), start) is not None
+        return _bare_secret(value, kind)
+    if group in ("item", "item1"):
+        return _weak_quoted(value)
+    return not _SENTENCE.match(value) and _QUOTED[kind](value)
+
+
+def _judge(kind: str) -> Judge:
+    def judge(block: bytes, found: re.Match[bytes]) -> Span | None:
+        group = found.lastgroup or ""
+        if not _accepts(block, found, group, kind):
+            return None
+        start, end = found.span(group)
+        if group in ("bare", "env", "option"):
+            rest = _REST["env" if group == "env" else "bare"].match(block, end)
+            end = rest.end() if rest else end
+        return start, end
+
+    return judge
+
+
+_OFFSETS: Final = {
+    "ssw": -1,
+    "ssphr": -1,
+    "SSW": -1,
+    "Key": -1,
+    "okie": -1,
+    "rer ": -2,
+    "ure=": -2,
+    'uth"': -1,
+    "uth\\": -1,
+    "uth=": -1,
+}
+
+
+def _at(*anchors: str) -> tuple[tuple[bytes, int], ...]:
+    return tuple((anchor.encode(), _OFFSETS.get(anchor, 0)) for anchor in anchors)
+
+
+_MORE: Final = rb"[0-9]{0,2}(?:_(?:PROD|DEV|TEST|STAGING|LIVE|OLD|NEW|VALUE)|[_-]?[vV]alue)?"
+
+
+_AFTER: Final = rb"(?=[ \t\"'`\\:=,>?!])"
+_ENV_VALUE: Final = _MORE + rb"=(?P<env>" + _ENV + rb")"
+
+
+def _named(name: str, kind: str, words: bytes, *anchors: str) -> Rule:
+    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _AFTER + _VALUE), _judge(kind), "name")
+
+
+def _in_env(name: str, words: bytes, *anchors: str) -> Rule:
+    """NAME=value, up to a space or quote, as in .env files and shells: any value, but an expansion or a call."""
+    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _ENV_VALUE), _judge("env"), "name")
+
+
+_PASS_UPPER: Final = rb"(?<=P)ASS(?:WORD|WD|WORT|PHRASE)|PASS|PWD"
+_PASS: Final = rb"(?<=[pP])ass(?:wor[dt]|wd|phrase)s?|(?<![a-z])pass|[pP]wd|" + _PASS_UPPER
+_SECRET_UPPER: Final = rb"(?<=S)ECRET(?:_?(?:ACCESS_?)?KEY(?:_BASE)?|_TOKEN)?"
+_SECRET: Final = rb"(?<=[sS])ecret(?:[_-]?(?:[aA]ccess)?[_-]?[kK]ey(?:[_-]?[bB]ase)?|[_-]?[tT]oken)?|" + _SECRET_UPPER
+_TOKEN: Final = rb"(?:(?<=[_-][tT])|(?<=[a-z]T)|(?<=(?<=access|bearer)t)|(?<=(?<=auth)t)|(?<=npmT))oken"
+_KEY_OWNERS: Final = (
+    "api access private signing signature encryption master account auth shared storage license ssh deploy session app application admin"  # noqa: E501
+    " service webhook consumer subscription function jwt hmac aes rsa crypto cipher security publishable functions host stripe"
+)
+_BASIC_VALUE: Final = rb"((?:[A-Za-z0-9+=_-]|" + SLASH + rb"){8,}+)"
+
+_P: Final = ("ssw", "ssphr", 'pass"', "pass\\", "pass=", "pwd", "Pwd")
+_P_UPPER: Final = ("SSW", "PASS=", "PWD")
+
+
+_KEY: Final = rb"[_-][kK]ey|[_-]KEY|[a-z]Key|(?<=[aA])pikey"
+_OWNERS: Final = tuple(owner.encode() for owner in _KEY_OWNERS.split())
+
+
+def _owned(judge: Judge) -> Judge:
+    """For `_key` and the like: only after a word that makes it a secret one."""
+
+    def owned(block: bytes, found: re.Match[bytes]) -> Span | None:
+        first = block[found.start() : found.start() + 1]
+        at = found.start() + {b"_": 0, b"-": 0, b"p": 2}.get(first, 1)
+        if not block[max(0, at - 12) : at].lower().endswith(_OWNERS):
+            return None
+        return judge(block, found)
+
+    return owned
+
+
+_SCHEME: Final = (
+    rb"(?:[Bb]asic|[Bb]earer|[Tt]oken|[Dd]igest|[Aa]pi[Kk]ey|[Nn]egotiate|Bot|SSWS|OAuth|GenieKey|Key)"
+    + _SPACE
+    + rb"{1,8}"
+)
+_HEADER: Final = (
+    rb"(?:uthorization|UTHORIZATION)(?:\"[ ]?:[ ]?\"|(?:\\{1,15}\"|\\{0,8}['`])?\]?" + _SPACE + rb"{0,8}[:=,]"
+    + _SPACE + rb"{0,8}(?:[bf]?\\{1,15}\"|\\{0,8}[bf]?['`])?)"
+)  # fmt: skip
+
+
+def _not_a_word(value: bytes) -> bool:
+    return len(value) >= 24 or re.search(rb"[0-9+/=]", value) is not None
+
+
+def _token_like(block: bytes, found: re.Match[bytes]) -> Span | None:
+    start, end = found.span(1)
+    value = block[start : min(end, start + 256)]
+    return (start, end) if _not_a_word(value) and not _is_placeholder(value) else None
+
+
+def _any_value(block: bytes, found: re.Match[bytes]) -> Span | None:
+    start, end = found.span(1)
+    return None if _is_placeholder(block[start : min(end, start + 256)]) else (start, end)
+
+
+def _user_password(block: bytes, found: re.Match[bytes]) -> Span | None:
+    value, user = found["value"], found["user"]
+    if _is_placeholder(value) or (value.isdigit() and user.isdigit()) or value == user:
+        return None
+    return found.span("value")
+
+
+_HEADER_VALUE: Final = rb"(?:[^\x00-\x20\"'`\\<>\[]|" + SLASH + b"|" + _WIDE + b")"
+
+NAMES: Final = (
+    Rule("authorization", _at("uthorization", "UTHORIZATION"), re.compile(
+        _HEADER + _SCHEME + b"(" + _HEADER_VALUE + b"{4,}+)"), _any_value, "header"),
+    Rule("authorization", _at("uthorization", "UTHORIZATION"), re.compile(
+        _HEADER + rb"((?:[^\x00-\x20\"'`\\<>,;()\[]|" + SLASH + b"|" + _WIDE + b"){8,}+)"), _token_like, "header"),
+    Rule("bearer", _at("rer "), re.compile(
+        rb"(?:(?<=(?<![A-Za-z0-9_-])[bB])|(?<=\\[bfnrt][bB])|(?<=\\[nr]-[bB])|(?<=\\u[0-9a-fA-F]{4}[bB])|(?<=m[bB]))earer {1,4}"
+        rb"((?:[A-Za-z0-9._~+=-]|" + SLASH + rb"){8,}+)"), _token_like, "bearer"),
+    Rule("cookie", _at("okie"), re.compile(
+        rb"(?<=[cC])ookies?(?:\"[ ]?:[ ]?\"|(?:\\{1,15}\"|['`])?" + _SPACE + rb"{0,8}:" + _SPACE + rb"{0,8}(?:\\{1,15}\"|['`])?)"
+        rb"(?=[A-Za-z0-9_.%-]{1,64}=[^\x00-\x20\"'`\\;,(){}\[]{2})((?:[^\x00-\x1f\"'`\\<>]|" + SLASH + b"|" + _WIDE + b"){10,}+)"),
+        _any_value, "cookie"),
+    _in_env("password", _PASS_UPPER, *_P_UPPER),
+    _named("password", "password", _PASS, *_P, *_P_UPPER),
+    _in_env("secret", _SECRET_UPPER, "ECRET"),
+    Rule("secret", _at("ecret"), re.compile(rb"(?:(?<=(?<![A-Za-z0-9])s)|(?<=\\[bfnrt]s)|(?<=%[0-9A-F]{2}s)|(?<=\\u[0-9a-fA-F]{4}s)|(?<=ms))ecret_([A-Za-z0-9]{40}[A-Za-z0-9_-]*+)"), family="word"),  # noqa: E501
+    _named("secret", "strong", _SECRET, "ecret", "ECRET"),
+    _in_env("token", rb"(?<=T)OKEN", "OKEN"),
+    _named("token", "strong", _TOKEN + rb"|(?<=T)OKEN", "oken", "OKEN"),
+    _named("token", "weak", rb"(?<=[tT])oken", "oken"),
+    Rule("api-key", _at("_KEY"), re.compile(b"_KEY" + _ENV_VALUE), _owned(_judge("env")), "name"),
+    Rule("api-key", _at("_key", "-key", "_KEY", "-Key", "-KEY", "Key", "pikey"), re.compile(
+        b"(?:" + _KEY + b")s?" + _MORE + _AFTER + _VALUE), _owned(_judge("strong")), "name"),
+    Rule("basic-auth", _at("uth=", 'uth"', 'uth\\'), re.compile(
+        rb"auth(?:(?<=_auth)=|\"[ ]?:[ ]?\"|\\{1,15}\"[ ]?:[ ]?\\{1,15}\")" + _BASIC_VALUE), _token_like, "auth"),
+    Rule("signature", _at("sig="), re.compile(rb"(?<=[?&;])sig=([A-Za-z0-9%+/=_-]{16,}+)"), family="sig"),
+    Rule("signature", _at("ure="), re.compile(rb"(?<=[sS]ign)ature=([A-Za-z0-9%+/=_-]{20,}+)"), _token_like, "sig"),
+    Rule("password", ((b" -u ", 1), (b"-user", 0)), re.compile(
+        rb"-(?:u|user)[ =]{1,2}\\{0,15}[\"']?(?P<user>[A-Za-z0-9_.@+-]{1,64}):(?!\[redacted:)(?P<value>[^\x00-\x20\"'`\\<>/:]{1,256}+)"),  # noqa: E501
+        _user_password, "user"),
+)  # fmt: skip
