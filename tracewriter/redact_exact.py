@@ -18,6 +18,10 @@ import msgspec
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 from msgspec import Raw
 
+from tracewriter.redact_hidden import CannotRedact
+
+_FEW: Final = 1024
+_BYTES_PER_HIT: Final = 64  # a line with more values than that is no text, and would take longer than its turn
 MIN_EXACT: Final = 6  # shorter exact values would eat ordinary text
 _MIN_BASE64: Final = 12  # characters that do not depend on what stands beside the value
 _DEPTHS: Final = 3  # JSON in text in JSON, as tools print it
@@ -109,7 +113,7 @@ class _Strings:
 class ExactValues:
     """The exact values of a session in all their forms."""
 
-    __slots__ = ("_find", "_forms", "_overlaps", "can_join_markers")
+    __slots__ = ("_find", "_forms", "_outside", "_overlaps", "can_join_markers")
 
     def __init__(self, secrets: tuple[str, ...], markers: tuple[str, ...]) -> None:
         self._forms = sorted(
@@ -119,6 +123,7 @@ class ExactValues:
         self.can_join_markers = any(b"[" in form or b"]" in form for form in self._forms)
         if self._forms:
             self._find = BytesAhoCorasick(self._forms, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+        self._outside = frozenset(form for form in self._forms if _OUTSIDE.match(form))
         self._overlaps = [_overlapping(form, self._forms) for form in self._forms]
 
     def __bool__(self) -> bool:
@@ -130,7 +135,10 @@ class ExactValues:
             return []
         strings = _Strings(block)
         spans: list[tuple[int, int]] = []
-        for index, start, end in self._find(block):
+        hits = self._find(block)
+        if len(hits) > _FEW + len(block) // _BYTES_PER_HIT:
+            raise CannotRedact("a line of little but named secrets")
+        for index, start, end in hits:
             taken = self._may_change(block, start, self._forms[index], strings)
             if taken:
                 spans.append((start, end))
@@ -143,7 +151,7 @@ class ExactValues:
         return spans
 
     def _may_change(self, block: bytes, start: int, form: bytes, strings: _Strings) -> bool:
-        if _OUTSIDE.match(form) and not strings.hold(start):
+        if form in self._outside and not strings.hold(start):
             return False
         return not splits_escape(block, start) and not in_head(block, start)
 

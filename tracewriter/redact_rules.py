@@ -141,7 +141,7 @@ def _from_word(block: bytes, found: re.Match[bytes]) -> Span | None:
 SECRETS: Final = (
     *(_prefixed(name, prefixes, shape) for name, prefixes, shape in _PREFIXED),
     Rule("sk-key", ((b"sk-", 0),), re.compile(
-        WORD_START + rb"sk-(?=[A-Za-z_-]{0,64}[0-9]|[A-Za-z_-]{0,64}?[A-Za-z]{20})[A-Za-z0-9_-]{16}" + WORD)),
+        WORD_START + rb"sk-(?=[A-Za-z0-9_-]{16})(?=[A-Za-z_-]{0,64}[0-9]|[A-Za-z_-]{0,64}?[A-Za-z]{20})[A-Za-z0-9_-]{16}" + WORD)),
     Rule("sk-key", ((b"sk_", 0),), re.compile(WORD_START + rb"sk_(?:live_|test_|prod_)?[A-Za-z0-9]{16}" + WORD)),
     Rule("huggingface", ((b"hf_", 0),), re.compile(START + rb"hf_[A-Za-z0-9]{30}" + WORD)),
     Rule("replicate", ((b"r8_", 0),), re.compile(START + rb"r8_[A-Za-z0-9]{30}" + WORD)),
