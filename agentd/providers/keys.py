@@ -22,24 +22,9 @@ COMMAND_S: Final = 20.0
 KEPT_S: Final = 300.0
 # What password managers need: no other variable, least of all another key, is a key command's business.
 _COMMAND_ENV: Final = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "LANG",
-        "TERM",
-        "TMPDIR",
-        "DISPLAY",
-        "WAYLAND_DISPLAY",
-        "XAUTHORITY",
-        "DBUS_SESSION_BUS_ADDRESS",
-        "SSH_AUTH_SOCK",
-        "GNUPGHOME",
-        "GPG_AGENT_INFO",
-        "PASSWORD_STORE_DIR",
-    ]
-)
+    ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", "TMPDIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "GNUPGHOME",
+     "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "GPG_AGENT_INFO", "PASSWORD_STORE_DIR")
+)  # fmt: skip
 _COMMAND_ENV_PREFIXES: Final = ("LC_", "XDG_")
 
 

@@ -20,9 +20,9 @@ _MAX_ID_CHARS: Final = 256
 _LISTED: Final = 8
 _NEAR: Final = 3
 # What different servers call the context window, in tokens.
-_CONTEXT_KEYS: Final = tuple(
-    ["context_length", "context_window", "max_model_len", "max_context_length", "inputTokenLimit", "max_input_tokens"]
-)
+_CONTEXT_KEYS: Final = (
+    "context_length", "context_window", "max_model_len", "max_context_length", "inputTokenLimit", "max_input_tokens",
+)  # fmt: skip
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):

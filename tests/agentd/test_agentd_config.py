@@ -25,6 +25,18 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert load_config(str(path)) == expected
 
 
+def test_providers_and_fallbacks_in_full() -> None:
+    text = (
+        'fallback = ["mine/m", "groq/openai/gpt-oss-120b"]\n'
+        '[providers.mine]\nwire = "anthropic"\nuds = "/run/m.sock"\nkey_command = ["pass", "show", "mine"]\n'
+        '[providers.openai]\nkey_env = "WORK_KEY"\n'
+    )
+    config = parse_config(text.encode(), "c")
+    assert config.fallback == ("mine/m", "groq/openai/gpt-oss-120b")
+    mine = ProviderOverride(wire="anthropic", uds="/run/m.sock", key_command=("pass", "show", "mine"))
+    assert config.providers == {"mine": mine, "openai": ProviderOverride(key_env="WORK_KEY")}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -38,6 +50,18 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("[retention]\ndays = 1825", "days"),
         ("[retention]\nmax_age_days = nan", "above 0"),
         ("[retention]\nmax_bytes = 0", "above 0"),
+        ("fallback = ['gpt-5']", "fallback must be"),
+        ("fallback = ['/m']", "fallback must be"),
+        (f"fallback = {['a/b'] * 9}", "fallback must be"),
+        ("fallback = 'a/b'", "fallback"),
+        ("[providers.a]\nwire = 'openai'", "there is no wire 'openai'"),
+        ("[providers.a]\nbase_url = 'box:8000'", "base_url"),
+        ("[providers.a]\nbase_url = 'http://u:p@box/v1'", "user name"),
+        ("[providers.a]\nkey_command = 'pass show a'", "key_command"),
+        ("[providers.a]\nkey_command = []", "key_command is empty"),
+        ("[providers.a]\nkey_command = ['']", "key_command is empty"),
+        ("[providers.a]\nkey_command = ['x']\nkey_file = 'y'", "exclude each other"),
+        ("[providers.'a/b']\nwire = 'gemini'", "no provider can be called"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_the_file_and_a_hint(text: str, said: str) -> None:

@@ -17,7 +17,7 @@ from agentd.providers.http import HttpProvider, Timeouts
 from agentd.providers.retries import Retries
 from agentd.providers.stream import Failed, Finished, ModelRequest, Reasoning, Retry, StreamEvent, Text, UsageReported
 from tests import wire_corpus
-from tests.replay_server import Abort, ReplayServer, Request, Script, Send, Sleep, replay_server
+from tests.replay_server import Abort, ReplayServer, Request, Script, Send, Sleep, Step, replay_server
 from tests.wire_answers import ANSWERS, KEY, WIRES, choice_of
 from tests.wire_cases import body_of
 from tracewriter.events import ToolCall, Usage
@@ -190,7 +190,8 @@ async def test_each_silence_has_its_own_bound(wire: str) -> None:
     assert "0.2 s" in got.failed.failure.message
     whole = ANSWERS[wire]
     head = whole[: whole.index(b"\n\n", whole.index(b"Hello")) + 2]
-    stalled = Script((Send(head), *([Sleep(0.1), Send(b": ping\n\n")] * 40)))
+    pings: list[Step] = [Sleep(0.1), Send(b": ping\n\n")] * 40
+    stalled = Script((Send(head), *pings))
     stall = Timeouts(first_byte_s=5, stall_s=0.3, total_s=10, settle_s=0.3)
     got = await ask(wire, [stalled], timeouts=stall)
     assert "was idle for 0.3 s" in got.failed.failure.message
