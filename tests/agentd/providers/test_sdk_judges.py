@@ -56,9 +56,10 @@ KNOWN = {
 
 def need_judge(wire: str) -> None:
     if not sdk_judges.installed(wire):
-        pytest.skip(
-            f"the judge of this wire is not installed: pip install -e '.[judges]' ({sdk_judges.PACKAGES[wire]})"
-        )
+        message = f"the judge of this wire is not installed: pip install -e '.[judges]' ({sdk_judges.PACKAGES[wire]})"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
 
 
 def ours(wire: str, body: bytes) -> dict[str, Any]:
