@@ -29,6 +29,11 @@ _KEY_LIKE: Final = re.compile(
     r"|[A-Za-z0-9_\-]{0,40}\*{4,200}[A-Za-z0-9_\-]{0,40}"
 )
 _TAGS: Final = re.compile(r"<(script|style)\b.{0,20000}?</\1>|<[^>]{0,1000}>", re.IGNORECASE | re.DOTALL)
+# Only of these: other names stand for codecs that are no text, or slow.
+_CHARSET: Final = re.compile(
+    r"charset=[\"']?(iso-8859-\d{1,2}|latin-?1|windows-12\d\d|utf-16(?:[lb]e)?|shift_jis|euc-(?:jp|kr)|gb(?:k|2312|18030)|big5|koi8-[ru])\b",
+    re.IGNORECASE,
+)
 _TITLE: Final = re.compile(r"<(title|h1)\b[^>]{0,200}>(.{0,500}?)</\1>", re.IGNORECASE | re.DOTALL)
 _CONTEXT: Final = re.compile(
     r"context[ _]?(?:length|window|size)|context_length_exceeded|exceed\w* (?:the )?\w* ?context|prompt (?:is )?too long"
@@ -62,7 +67,7 @@ class Reason(Struct, frozen=True, gc=False):
 
 def reason_of(body: bytes, content_type: str = "", *, secrets: Iterable[str] = ()) -> Reason:
     """The reason in an error body of any shape: JSON in the known dialects, a page of HTML, plain text. Never raises."""
-    text = body.decode("utf-8", "replace")
+    text = _decoded(body, content_type)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -180,7 +185,7 @@ def redirect_failure(status: int, location_host: str, provider: str) -> Failure:
 
 def not_a_stream(content_type: str, body: bytes, status: int, *, secrets: Iterable[str] = ()) -> Failure:
     """A good status with a page in place of an answer: a proxy, a login, a maintenance page."""
-    shown = one_line(_plain(body.decode("utf-8", "replace"), content_type), secrets, 200)
+    shown = one_line(_plain(_decoded(body, content_type), content_type), secrets, 200)
     kind = one_line(content_type, limit=80)
     return Failure(
         "transport",
@@ -232,6 +237,22 @@ def _network_hint(cause: str, where: str) -> str:
     if "name" in cause or "known" in cause or "resolution" in cause:
         return "check the host's name in the base URL, and the network"
     return "check the network and the base URL, then try again"
+
+
+def _decoded(body: bytes, content_type: str) -> str:
+    """The body as text: UTF-8 whatever it says of itself, else what it says; what is no text at all is only counted."""
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        pass
+    named = _CHARSET.search(content_type)
+    if named:
+        try:
+            return body.decode(named[1])
+        except (UnicodeDecodeError, LookupError):
+            pass
+    text = body.decode("utf-8", "replace")
+    return f"{len(body)} bytes that are no text" if text.count("\ufffd") * 8 > len(text) else text
 
 
 def _plain(text: str, content_type: str) -> str:

@@ -182,7 +182,10 @@ class HttpProvider:
         except TimeoutError:
             return errors.timeout_failure(self._where, "no list of models within", self._timeouts.list_s)
         except _Again as again:
-            return self._safe(again.failed).failure
+            failure = self._safe(again.failed).failure
+            if failure.status in (404, 405, 501):
+                return Failure("provider", f"{self.name} has no list of models", f"name one: -m {self.name}/MODEL")
+            return failure
         return Failure("protocol", f"{self._where} answered with no list of models") if found is None else found
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -336,3 +337,42 @@ async def test_without_a_list_the_hint_stays_and_nobody_waits_long(answer: Scrip
     got = await ask("openai-chat", [error(404, b'{"error":"no such model"}'), answer], timeouts=times)
     assert "model's name" in got.failed.failure.hint
     assert got.failed.failure.status == 404
+
+
+# --- bodies of any kind
+
+LATIN = "la clé n'est pas acceptée".encode("latin-1")
+ODD_BODIES: dict[str, tuple[Script, str]] = {
+    "nothing": (error(500, b""), "no reason given"),
+    "html": (Script.of_error(502, b"<html><head><title>Bad Gateway</title></head><body>x</body>", "text/html"), "Bad Gateway"),
+    "huge": (error(500, b'{"error":{"message":"' + b"long " * 100_000 + b'"}}'), "long long"),
+    "huge text": (Script.of_error(500, b"long " * 200_000, "text/plain"), "long long"),
+    "binary": (error(500, bytes(range(128, 256)) * 20), "2560 bytes that are no text"),
+    "latin-1 said": (Script.of_error(500, LATIN, "text/plain; charset=ISO-8859-1"), "la clé n'est pas acceptée"),
+    "latin-1 not said": (Script.of_error(500, LATIN, "text/plain"), "la cl"),
+    "utf-16": (Script.of_error(500, '{"error":"é"}'.encode("utf-16"), "application/json; charset=utf-16"), "é"),
+    "utf-8 called latin-1": (Script.of_error(500, "é".encode(), "text/plain; charset=latin-1"), ": é"),
+    "with a byte order mark": (error(500, b'\xef\xbb\xbf{"error":"m"}'), ": m"),
+    "a codec that is no text": (Script.of_error(500, b"6\xff", "text/plain; charset=hex"), "answered 500"),
+    "gzip": (error(500, gzip.compress(b'{"error":"packed"}'), content_encoding="gzip"), "packed"),
+    "half gzip": (error(500, gzip.compress(b'{"error":"packed"}')[:-9], content_encoding="gzip"), "answered 500"),
+    "no gzip": (error(500, b'{"error":"bare"}', content_encoding="gzip"), "answered 500"),
+    "brotli": (error(500, b"\x0b\x02\x80", content_encoding="br"), "answered 500"),
+    "deep": (error(500, b"[" * 100_000), "answered 500"),
+    "escapes": (error(500, b'{"error":{"message":"a\\u001b]52;c;x\\u0007\\u202eb\\ud800"}}'), "answered 500: a"),
+    "slow": (Script((Send(b'{"error":'), Sleep(30)), 500), "answered 500"),
+    "cut": (Script((Send(b'{"error":"x'), Abort()), 500), "answered 500"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD_BODIES)
+async def test_whatever_an_error_is_made_of_it_is_one_readable_line_with_a_next_step(kind: str) -> None:
+    script, said = ODD_BODIES[kind]
+    wire = WIRES[len(kind) % len(WIRES)]
+    times = msgspec.structs.replace(FAST, error_body_s=0.3)
+    failure = (await ask(wire, [script], timeouts=times)).failed.failure
+    assert said in failure.message
+    assert failure.message.startswith(f"there answered {script.status}: ")
+    assert failure.message.isprintable()
+    assert len(failure.message) <= 1100
+    assert failure.hint
