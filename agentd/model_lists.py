@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from agentd.config import Config
@@ -25,7 +26,9 @@ from tracewriter.clock import Clock
 from tracewriter.events import Failure
 
 KEPT_S: Final = 3600.0
-MAX_KEPT: Final = 256
+MAX_KEPT: Final = 64
+# All providers together in one answer, which must stay under the 8 MiB of a message.
+MAX_ROWS: Final = 20_000
 # More than there are in the catalog: a configuration with hundreds must not open a connection to each at once.
 MAX_AT_ONCE: Final = 32
 _NO_SERVER: Final = frozenset(("demo",))  # the scripted model has no list
@@ -86,7 +89,9 @@ class ModelLists:
             wanted = [spec]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._gated(self._one(spec, env, refresh=params.refresh))) for spec in wanted]
-        return Models(tuple(task.result() for task in tasks))
+        each = MAX_ROWS // max(1, len(tasks))
+        rows = (task.result() for task in tasks)
+        return Models(tuple(msgspec.structs.replace(row, models=row.models[:each]) for row in rows))
 
     async def _gated(self, asking: Awaitable[ProviderModels]) -> ProviderModels:
         async with self._gate:

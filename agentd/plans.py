@@ -166,7 +166,7 @@ def choose(
     if isinstance(choice, Failure):
         return choice
     chosen, notes = list[Choice](), list[str]()
-    for name in fallbacks:
+    for name in filter(str.strip, fallbacks):
         found = known(name)
         if isinstance(found, Failure):
             notes.append(f"the fallback {name[:_VALUE_CHARS]} cannot be asked: {found.message}")

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from agentd.providers.errors import one_line
 
-MAX_MODELS: Final = 5_000
-_MAX_ID_CHARS: Final = 256
+MAX_MODELS: Final = 2_000
+_MAX_ID_CHARS: Final = 128
 _LISTED: Final = 8
 _NEAR: Final = 3
 # What different servers call the context window, in tokens.

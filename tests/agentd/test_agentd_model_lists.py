@@ -11,10 +11,11 @@ import pytest
 from agentd.config import Config
 from agentd.errors import Refusal
 from agentd.model_lists import KEPT_S, ModelLists
+from agentd.protocol import encode_result
 from agentd.protocol_lists import ModelList, ProviderModels
 from agentd.providers.catalog import Choice, KeyReaders, ProviderOverride
 from agentd.providers.http import HttpProvider, Timeouts
-from agentd.providers.models import ModelInfo
+from agentd.providers.models import MAX_MODELS, ModelInfo
 from tests.agentd.daemon_fakes import FakeClock
 from tests.agentd.daemon_harness import running
 from tests.replay_server import Script, Sleep, replay_server
@@ -38,7 +39,7 @@ class FakeLister:
             await self._world.met.wait()
         if self._world.failing:
             return Failure("transport", "could not reach it", "start it")
-        return (ModelInfo("b"), ModelInfo("a", 4096))
+        return self._world.found
 
     async def aclose(self) -> None:
         self._world.closed += 1
@@ -47,6 +48,7 @@ class FakeLister:
 class World:
     def __init__(self, config: Config = Config()) -> None:  # noqa: B008 - frozen
         self.asked: list[Choice] = []
+        self.found: tuple[ModelInfo, ...] = (ModelInfo("b"), ModelInfo("a", 4096))
         self.closed = 0
         self.together = 1  # nobody is answered before so many were asked
         self.met = asyncio.Event()
@@ -126,6 +128,14 @@ async def test_what_the_configuration_adds_is_there_and_aliases_work() -> None:
     assert world.asked[0].uds == "/run/m.sock"
     assert set(await world.rows("google", GEMINI_API_KEY=KEY)) == {"gemini"}
     assert "half" not in await world.rows()  # it has no address
+
+
+async def test_the_longest_answer_fits_a_message() -> None:
+    providers = {f"p{at}": ProviderOverride(base_url=f"http://box:{at + 1}/v1") for at in range(40)}
+    world = World(Config(providers=providers))
+    world.found = tuple(ModelInfo(f"{at:04}" + "x" * 124, 10**9) for at in range(MAX_MODELS))
+    models = await world.lists.list(ModelList())
+    assert len(encode_result(1, models)) < 6 * 1024 * 1024
 
 
 async def test_only_variables_of_the_catalog_are_looked_at_and_none_is_shown() -> None:

@@ -64,7 +64,7 @@ LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
 def test_any_json_gives_printable_names_or_none(value: object) -> None:
     for model in parse_models(json.dumps(value).encode()) or ():
         assert model.id.isprintable()
-        assert 0 < len(model.id) <= 256
+        assert 0 < len(model.id) <= 128
 
 
 @given(st.binary(max_size=300))
