@@ -33,6 +33,16 @@ def sessions_db(env: Mapping[str, str]) -> str:
     return os.path.join(state_dir(env), "sessions.db")
 
 
+def models_dir(env: Mapping[str, str]) -> str:
+    """Where local models are, NAME.gguf each: models/ in AGENTD_HOME, else in the XDG data directory."""
+    if env.get("AGENTD_HOME"):
+        return os.path.join(state_dir(env), "models")
+    data, home = env.get("XDG_DATA_HOME", ""), env.get("HOME", "")
+    if not os.path.isabs(data):
+        data = os.path.join(home if os.path.isabs(home) else os.path.expanduser("~"), ".local", "share")
+    return os.path.join(data, "agentd", "models")
+
+
 def agentd_socket(env: Mapping[str, str]) -> str:
     """The daemon's socket (PROTOCOL.md)."""
     return os.path.join(runtime_dir(env), "agentd.sock")

@@ -78,14 +78,18 @@ def _dispatch(command: Command, parsed: Parsed, world: World) -> int:
         from agentctl.commands import status
 
         return status.run(parsed, world)
-    if command.name == "models":
-        from agentctl.commands import models
+    if command.name == "models pull":
+        from agentctl.commands import models_pull
 
-        return models.run(parsed, world)
+        return models_pull.run(parsed, world)
     if command.name == "stop":
         from agentctl.commands import stop
 
         return stop.run(parsed, world)
+    if command.name == "models":
+        from agentctl.commands import models
+
+        return models.run(parsed, world)
     if command.name == "demo":
         from agentctl.commands import demo
 

@@ -51,6 +51,15 @@ COMMANDS: Final = (
         details="The prompt is the words given, or standard input for -. Keys are taken from this shell's environment.",
     ),
     Command(
+        "models pull",
+        "Get a small model that runs on this machine, without key and network: smollm2 (135M, 98 MB).",
+        "NAME",
+        (JSON,),
+        1,
+        1,
+        "It is asked as local/NAME, once agentd's extra [local] is installed. Any other GGUF file: -m local//PATH.",
+    ),
+    Command(
         "models",
         "List the models that can be asked: of every provider with a key, and of local servers.",
         "[PROVIDER]",

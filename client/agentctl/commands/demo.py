@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentctl import format as fmt
 from agentctl.commands import ask, trace_summary, trace_verify
+from agentctl.commands.demo_local import LocalAct
 from agentctl.errors import DONE, INCOMPLETE, ClientError
 from agentctl.starting import daemon_env
 from agentctl.summary import summarise
@@ -118,6 +119,7 @@ class _Demo:
         self._title("What changed")
         self._diff()
         verified = self._record(answer)
+        LocalAct(self._workspace, self._world).run()
         self._next(answer)
         done = passes and verified and answer.exit_code == DONE
         if not done:
