@@ -113,7 +113,9 @@ def parse_config(data: bytes, path: str) -> Config:
         )
     local = config.local
     if not (0 < local.idle_s < float("inf") and 0 < local.start_s < float("inf")) or local.context_tokens < 1_024:
-        raise ConfigError(f"{path}: [local] idle_s and start_s must be above 0, context_tokens 1024 at least", "mend it")
+        raise ConfigError(
+            f"{path}: [local] idle_s and start_s must be above 0, context_tokens 1024 at least", "mend it"
+        )
     if not 0 <= local.threads <= 1_024:
         raise ConfigError(f"{path}: [local] threads must be 0 (chosen) to 1024", "mend it")
     for name, provider in config.providers.items():

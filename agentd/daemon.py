@@ -355,7 +355,18 @@ def real_parts(config: Config, env: Mapping[str, str], clock: Clock) -> Parts:
         return HttpProvider(choice, env=env)
 
     return Parts(
-        config, env, clock, Ids(clock), sender, NullTrace, make_provider, make_provider, _price, supervisor, _warm_up, local.aclose
+        config,
+        env,
+        clock,
+        Ids(clock),
+        sender,
+        NullTrace,
+        make_provider,
+        make_provider,
+        _price,
+        supervisor,
+        _warm_up,
+        local.aclose,
     )
 
 

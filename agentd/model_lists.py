@@ -31,6 +31,7 @@ MAX_KEPT: Final = 64
 MAX_ROWS: Final = 20_000
 # More than there are in the catalog: a configuration with hundreds must not open a connection to each at once.
 MAX_AT_ONCE: Final = 32
+_NOT_KEPT: Final = frozenset(("local",))  # files: looking costs nothing, and one may just have been pulled
 _NO_SERVER: Final = frozenset(("demo",))  # the scripted model has no list
 
 
@@ -112,7 +113,8 @@ class ModelLists:
             await lister.aclose()
         if isinstance(found, Failure):
             return _row(spec, "failed", failure=found)
-        self._keep(self._key(choice), _Kept(self._clock.monotonic(), found))
+        if spec.name not in _NOT_KEPT:
+            self._keep(self._key(choice), _Kept(self._clock.monotonic(), found))
         return _row(spec, "ok", found)
 
     def _resolve(self, name: str, env: Mapping[str, str]) -> Choice | Failure:

@@ -299,8 +299,8 @@ def _unnamed(
     return Failure(
         "no_model",
         "no model is configured and no provider's key is set",
-        "try `agentctl demo` (no key, no network), `-m ollama/NAME` with a local Ollama, or export a key such as"
-        " OPENAI_API_KEY in this shell",
+        "try `agentctl demo` (no key, no network), a local model (`agentctl models pull smollm2`, then `-m local/smollm2`; with"
+        " Ollama `-m ollama/NAME`), or export a key such as OPENAI_API_KEY in this shell",
     )
 
 

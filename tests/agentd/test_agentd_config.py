@@ -7,6 +7,7 @@ import pytest
 from agentd.config import Config, RecorderConfig, RetentionConfig, load_config, parse_config
 from agentd.errors import ConfigError
 from agentd.providers.catalog import ProviderOverride
+from agentd.providers.local_launch import LocalConfig
 from tracewriter.retention import Policy, load_policy
 
 
@@ -35,6 +36,15 @@ def test_providers_and_fallbacks_in_full() -> None:
     assert config.fallback == ("mine/m", "groq/openai/gpt-oss-120b")
     mine = ProviderOverride(wire="anthropic", uds="/run/m.sock", key_command=("pass", "show", "mine"))
     assert config.providers == {"mine": mine, "openai": ProviderOverride(key_env="WORK_KEY")}
+
+
+def test_the_server_of_local_models() -> None:
+    config = parse_config(b"[local]\nidle_s = 60\nthreads = 2\n", "c")
+    assert config.local == LocalConfig(idle_s=60, threads=2)
+    for wrong in ("idle_s = 0", "start_s = inf", "start_s = nan", "context_tokens = 10", "threads = -1", "thread = 1"):
+        with pytest.raises(ConfigError) as caught:
+            parse_config(f"[local]\n{wrong}\n".encode(), "c")
+        assert wrong.split()[0] in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import Home, ended, of, processes, records
-from tests.gguf_files import real_model
+from tests.gguf_files import LLAMA, head, real_model
 
 ONE_FILE = {"type": "object", "properties": {"path": {"type": "string", "enum": ["one.txt"]}}, "required": ["path"]}
 
@@ -119,6 +119,27 @@ def test_a_local_model_answers_calls_a_real_tool_costs_nothing_and_ends_with_the
 
     os.kill(home.daemon(), 9)
     assert ended(pid)  # no orphan
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_no_process_of_a_model_outlives_the_daemon_however_it_ends(home: Home, how: str) -> None:
+    """With a stand-in for llama.cpp, so that it is tested everywhere."""
+    models = home.root / "models"
+    models.mkdir(parents=True, mode=0o700)
+    (models / "answers.gguf").write_bytes(head(LLAMA))
+    stub = Path(__file__).parents[1] / "agentd" / "providers" / "stub_llama"
+    env = {"PYTHONPATH": os.pathsep.join((str(stub), *filter(None, (home.env.get("PYTHONPATH"),))))}
+    done = home.ctl("ask", "-m", "local/answers", "hello", env=env).ok()
+    (pid,) = children(home)
+    assert f"hello from {pid}" in done.out
+    assert "$0 (local model)" in done.err
+    if how == "stop":
+        home.ctl("stop").ok()
+        assert list((home.root / "run" / "local").glob("*.sock")) == []
+    else:
+        home.kill_daemon()
+    assert ended(pid)
+    assert home.logs() == ""
 
 
 def test_a_local_model_that_is_not_there_says_how_to_get_it(home: Home) -> None:

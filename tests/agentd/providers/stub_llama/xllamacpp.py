@@ -71,6 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream_on()
             return
         self._say("", finish="stop")
+        self.wfile.write(b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3}}\n\n')
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _stream_on(self) -> None:
