@@ -29,7 +29,7 @@ from agentd.providers.chat_chunk import (
     strict_chunk,
 )
 from agentd.providers.chat_usage import UsageMeter
-from agentd.providers.sse import MAX_LINE_BYTES, Frame, Item, SSEDecoder, Stray
+from agentd.providers.sse import MAX_LINE_BYTES, Item, SSEDecoder, Stray
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -48,6 +48,7 @@ from tracewriter.events import Failure, ToolCall, Usage
 _MAX_STRAY_BYTES: Final = (
     1024 * 1024
 )  # lines outside the format: an error, or a whole answer of a server that cannot stream
+_MANY_BYTES: Final = 1000  # of a piece for which the short way is worth its preparation
 _MAX_WAITING: Final = 4096  # chunks of another choice kept until it is clear that choice 0 exists
 _MAX_DETAIL_CHARS: Final = 4 * 1024 * 1024
 
@@ -121,6 +122,16 @@ class OpenAIChatDecoder:
         """The events that became complete with these bytes."""
         out: list[StreamEvent] = []
         if not self.ended:
+            only = self._sse.single(data)
+            if only is not None:
+                self._data(only, "", out)
+                return out
+            if len(data) >= _MANY_BYTES:
+                if not self._sse.between:
+                    begun = data.find(b"\n\n") + 2
+                    self._items(self._sse.feed(data[:begun]), out)
+                    data = data[begun:]
+                data = self._many(data, out)
             self._items(self._sse.feed(data), out)
             if self._sse.overflowed and not self.ended:
                 self._fail("protocol", f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
@@ -136,43 +147,82 @@ class OpenAIChatDecoder:
                 self._end(out)
         return out
 
+    def _many(self, data: bytes, out: list[StreamEvent]) -> bytes:
+        """Take the frames of the usual form that the bytes begin with; returns what is to be fed as ever."""
+        taken = 0
+        for line in self._sse.several(data):
+            if self.ended or not line.startswith(b"data: {"):
+                break
+            self._data(line[6:], "", out)
+            taken += len(line) + 2
+        return data[taken:] if taken else data
+
     def _items(self, items: list[Item], out: list[StreamEvent]) -> None:
         for item in items:
+            if self.ended:
+                return
             if isinstance(item, Stray):
                 self._stray_line(item.line)
-                continue
-            try:
-                chunk = strict_chunk(item.data)
-            except (msgspec.DecodeError, RecursionError):
-                if self._odd_frame(item, out):
-                    return
-                continue
-            self.frames += 1
-            choices = chunk.choices
-            if (  # the hot path: a piece of the answer and nothing else
-                choices
-                and len(choices) == 1
-                and self._choice is not None
-                and self._choice == choices[0].index
-                and chunk.usage is None
-                and chunk.error is ABSENT
-                and chunk.x_groq is None
-            ):
-                self._answer(choices[0], out)
             else:
-                self._chunk(chunk, item.data, item.event, out)
+                self._data(item.data, item.event, out)
 
-    def _odd_frame(self, frame: Frame, out: list[StreamEvent]) -> bool:
-        """A frame that is no chunk at first sight; true when it is the end of the stream."""
-        if frame.data.strip() == b"[DONE]":
+    def _data(self, data: bytes, event: str, out: list[StreamEvent]) -> None:
+        """One frame."""
+        try:
+            chunk = strict_chunk(data)
+        except (msgspec.DecodeError, RecursionError):
+            self._odd_frame(data, event, out)
+            return
+        self.frames += 1
+        choices = chunk.choices
+        if (
+            choices
+            and len(choices) == 1
+            and (index := self._choice) is not None
+            and index == (choice := choices[0]).index
+            and chunk.usage is None
+            and chunk.error is ABSENT
+            and chunk.x_groq is None
+        ):
+            delta = choice.delta
+            if (  # the hot path: a piece of the reasoning or of the answer, and nothing else
+                delta is not None
+                and self._plain
+                and choice.error is ABSENT
+                and not (
+                    choice.finish_reason
+                    or choice.native_finish_reason
+                    or choice.usage
+                    or delta.tool_calls
+                    or delta.refusal
+                    or delta.function_call
+                    or delta.reasoning_text
+                    or delta.reasoning_details
+                    or delta.reasoning_opaque
+                )
+                and not isinstance(content := delta.content, list)
+            ):
+                if thought := delta.reasoning_content or delta.reasoning:
+                    out.append(Reasoning(thought))
+                    self._said = True
+                if content:
+                    out.append(Text(content))
+                    self._said = True
+                return
+            self._answer(choice, out)
+        else:
+            self._chunk(chunk, data, event, out)
+
+    def _odd_frame(self, data: bytes, event: str, out: list[StreamEvent]) -> None:
+        """A frame that is no chunk at first sight: the end of the stream, or one to be read again."""
+        if data.strip() == b"[DONE]":
             self.complete = True
             self._end(out)
-            return True
+            return
         self.frames += 1
-        chunk = self._second_reading(frame.data, frame.event, out)
+        chunk = self._second_reading(data, event, out)
         if chunk is not None:
-            self._chunk(chunk, frame.data, frame.event, out)
-        return False
+            self._chunk(chunk, data, event, out)
 
     def _second_reading(self, data: bytes, event: str, out: list[StreamEvent]) -> Chunk | None:
         chunk = lenient_chunk(data)

@@ -15,6 +15,7 @@ from msgspec import Struct
 # Tool arguments of more than 1 MiB in one line occur; 8 MiB is what one message may be anywhere in this program.
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
+_CR: Final = 0x0D  # sought as a number: that is six times faster than as bytes
 _NO_NAMES: Final[dict[bytes, str]] = {}
 
 
@@ -40,7 +41,9 @@ class SSEDecoder:
     `names` are whole event lines (b"event: ping") with their names, of a wire that repeats a few of them all the time.
     """
 
-    __slots__ = ("_data", "_data_bytes", "_event", "_first", "_max", "_names", "_skip_lf", "_tail", "overflowed")
+    __slots__ = (
+        "_data", "_data_bytes", "_event", "_first", "_max", "_names", "_skip_lf", "_tail", "between", "overflowed",
+    )  # fmt: skip
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, names: dict[bytes, str] = _NO_NAMES) -> None:
         self.overflowed = False
@@ -52,9 +55,42 @@ class SSEDecoder:
         self._event = ""
         self._first = True
         self._skip_lf = False  # the last byte was CR: it ended a line, and an LF right after it belongs to it
+        self.between = False  # a frame has ended, and nothing of the next has come
 
     def feed(self, data: bytes) -> list[Item]:
         """The frames that became complete with these bytes."""
+        items = self._feed(data)
+        self.between = self.idle
+        return items
+
+    def single(self, data: bytes) -> bytes | None:
+        """The short way for bytes that are one whole frame of one line, with an object in it, as a model at work sends them.
+
+        Gives its data, and these bytes are done; None when they are anything else, or a frame had begun: then they are to be fed.
+        """
+        if not self.between:
+            return None
+        line, _, rest = data.partition(b"\n")
+        if rest == b"\n":
+            if line.startswith(b"data: {") and _CR not in line and len(line) <= self._max:
+                return line[6:]
+        elif rest == b"\r\n" and line.startswith(b"data: {") and line.find(b"\r") == len(line) - 1 <= self._max:
+            return line[6:-1]
+        return None
+
+    def several(self, data: bytes) -> list[bytes]:
+        """The short way for many bytes that begin with whole frames of one line each, and nothing between them.
+
+        Gives their lines, when no frame had begun and all are of this form; else none. The caller takes as many as it likes, from
+        the first on; what comes after those (a line and its two ends each) is to be fed.
+        """
+        end = data.rfind(b"\n\n") + 1
+        if not self.between or not 0 < end <= self._max or _CR in data:
+            return []
+        lines = data[:end].split(b"\n")
+        return [] if any(lines[1::2]) else lines[::2]
+
+    def _feed(self, data: bytes) -> list[Item]:
         items: list[Item] = []
         if self.overflowed or not data:
             return items

@@ -406,3 +406,5 @@ def test_json_of_any_shape_is_taken_and_cuts_change_nothing(chunks: list[object]
     assert_contract(events)
     edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
     assert decode(*(body[start:end] for start, end in itertools.pairwise(edges))) == events
+    assert decode(*(frame(value) for value in chunks), DONE if done else b"") == events
+    assert decode(*(frame(value).replace(b"\n", b"\r\n") for value in chunks), DONE if done else b"") == events

@@ -50,6 +50,18 @@ def test_a_recorded_stream_gives_what_is_expected(name: str, think_split: bool) 
     assert decode([body[i : i + 1] for i in range(len(body))], think_split=think_split) == (events, whole)
 
 
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_recorded_stream_gives_the_same_events_frame_by_frame_and_in_large_pieces(name: str) -> None:
+    body, _ = wire_corpus.stream("openai-chat", name)
+    whole = decode([body])
+    plain = body.replace(b"\r\n", b"\n")
+    for end in (b"\n", b"\r\n"):
+        frames = [frame.replace(b"\n", end) + end + end for frame in plain.split(b"\n\n")]
+        assert decode(frames) == decode([b"".join(frames)]) == whole
+    for size in (1000, 1003, 4096):
+        assert decode([body[at : at + size] for at in range(0, len(body), size)]) == whole
+
+
 @given(st.data())
 def test_a_recorded_stream_gives_the_same_events_at_any_cut(data: st.DataObject) -> None:
     wire_corpus.need_corpus()

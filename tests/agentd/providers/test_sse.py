@@ -104,3 +104,63 @@ PIECES = [
 def test_any_cut_of_any_bytes_gives_the_same_frames(body: bytes, cuts: list[int]) -> None:
     assert frames(body, cuts, 30) == frames(body, [], 30)
     assert frames(body, cuts) == frames(body, [])
+
+
+def taken_shortly(pieces: list[bytes], max_line_bytes: int) -> tuple[list[Item], bool]:
+    """The frames as a wire takes them that uses the short ways where it can."""
+    decoder = SSEDecoder(max_line_bytes)
+    items: list[Item] = []
+    for piece in pieces:
+        only = decoder.single(piece)
+        if only is not None:
+            items.append(Frame("", only))
+            continue
+        for line in decoder.several(piece):
+            if not line.startswith(b"data: {"):
+                break
+            items.append(Frame("", line[6:]))
+            piece = piece[len(line) + 2 :]
+        items += decoder.feed(piece)
+    return items + decoder.end(), decoder.overflowed
+
+
+USUAL = [
+    b'data: {"a":1}\n\n',
+    b'data: {"a":1}\r\n\r\n',
+    b"data: {}\n\ndata: {}\n\n",
+    b"data: {}\n\ndata: [DONE]\n\n",
+    b"data: {",
+]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(USUAL) | st.sampled_from(PIECES), max_size=5).map(b"".join) | st.sampled_from(USUAL),
+        max_size=12,
+    ),
+    st.sampled_from([12, 30, 1000]),
+)
+def test_the_short_ways_give_the_same_frames(pieces: list[bytes], max_line_bytes: int) -> None:
+    assert taken_shortly(pieces, max_line_bytes) == frames(b"".join(pieces), [], max_line_bytes)
+
+
+def test_the_short_ways_are_taken_between_frames_only() -> None:
+    decoder = SSEDecoder()
+    usual = b'data: {"a":1}\n\n'
+    assert decoder.single(usual) is None  # a body may begin with a BOM: the first frame goes the long way
+    assert decoder.feed(usual) == [Frame("", b'{"a":1}')]
+    assert decoder.single(usual) == decoder.single(b'data: {"a":1}\r\n\r\n') == b'{"a":1}'
+    assert decoder.several(usual * 2 + b"data") == [b'data: {"a":1}'] * 2
+    for odd in (
+        b"data: {}\n",
+        b"data: {}\r\r\n",
+        b"data: {\r}\n\n",
+        b"data: []\n\n",
+        b"event: x\ndata: {}\n\n",
+        b"data: {}\n\n\n",
+        b"",
+    ):
+        assert decoder.single(odd) is None
+    assert decoder.feed(b"event: x\n") == []
+    assert decoder.single(usual) is None
+    assert decoder.several(usual) == []
