@@ -12,6 +12,7 @@ All but ours are kept whole, as they are; of OpenTelemetry's ids those of the tr
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -121,9 +122,10 @@ def _value(line: bytes) -> Json | Bad:
     try:
         value: JsonValue = jsonl.decoder.decode(line)
     except (msgspec.DecodeError, RecursionError):
-        # what strict decoders refuse (lone surrogates, huge numbers, NaN) is repaired, and marked, when it is recorded
-        value = jsonl.loads(line)
-        if not isinstance(value, dict):
+        # what strict decoders refuse (lone surrogates, huge numbers, NaN) is left as it is: recording it repairs and marks it
+        try:
+            value = json.loads(line.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
             return Bad("no JSON")
     return value if isinstance(value, dict) else Bad("no JSON object")
 

@@ -92,6 +92,30 @@ def test_lines_are_recorded_under_the_tools_names_and_the_session_is_printed(env
 
 
 @pytest.mark.usefixtures("writer")
+@pytest.mark.parametrize(
+    ("value", "stored", "repaired"),
+    [
+        (b"NaN", "nan", 1),
+        (b"[Infinity,-1e999]", ["inf", "-inf"], 2),
+        (rb'"a\ud800b"', "a\ufffdb", 1),
+        (rb'{"\udfff":["\ud83d"]}', {"\ufffd": ["\ufffd"]}, 2),
+        (b"[" * 80 + b"]" * 80, None, 1),
+        (b"[1.5,null,18446744073709551615]", [1.5, None, 2**64 - 1], None),
+    ],
+    ids=range(6),
+)
+@pytest.mark.parametrize("line", [b'{"type":"a","x":%b}', b'{"event":"a","data":{"x":%b}}'], ids=("theirs", "ours"))
+def test_a_value_that_had_to_be_repaired_is_marked_and_counted_in_its_record(
+    env: Env, line: bytes, value: bytes, stored: object, repaired: int | None
+) -> None:
+    code, out, err = said(env, line % value + b"\n", "--tool", "t")
+    assert (code, err) == (0, "")
+    data = records(env, out.strip())[1]["data"]
+    assert data.get("repaired") == repaired
+    assert stored is None or data["x"] == stored
+
+
+@pytest.mark.usefixtures("writer")
 def test_bad_lines_are_named_and_counted_and_the_rest_is_recorded(env: Env) -> None:
     lines = b'{"type":"a"}\nnonsense %s\n\n[1]\n{"type":"b"}\n{"x":1}\n{"type":"\xff"}\n' % TOKEN.encode()
     code, out, err = said(env, lines, "--json")
