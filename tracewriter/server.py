@@ -45,7 +45,7 @@ from tracewriter.protocol import (
 from tracewriter.recorder import Recording, closed, refused
 from tracewriter.redact import Redactor
 from tracewriter.upkeep import Place, Upkeep
-from tracewriter.validation import checked_key
+from tracewriter.validation import check_life, check_secrets, checked_key
 
 _TICK_S: Final = 0.25
 _DEAF_S: Final = 0.5
@@ -269,6 +269,7 @@ class Server:
     def _hello(self, connection: Connection, hello: Hello) -> None:
         if connection.producer:
             raise ProtocolError("a second HELLO")
+        check_life(hello.producer)
         if hello.version < self._versions.oldest:
             raise ProtocolError(f"version {hello.version}, which is too old; the oldest is {self._versions.oldest}")
         for other in list(self._connections.values()):
@@ -287,9 +288,12 @@ class Server:
             raise ProtocolError("a channel number was used twice")
         connection.used_channels = frame.channel
         request = decode_body(frame.body, Open)
-        if len(self._opens) >= self._limits.sessions:
-            problem = SessionUnavailable("limit", "too many sessions wait to be opened", 5000)
-            self._queue(connection, refused(frame.channel, problem))
+        try:
+            check_secrets(request.secrets)  # before they are kept: thousands may wait
+            if len(self._opens) >= self._limits.sessions:
+                raise SessionUnavailable("limit", "too many sessions wait to be opened", 5000)
+        except SessionUnavailable as exc:
+            self._queue(connection, refused(frame.channel, exc))
             return
         self._opens.append(_Opening(connection, frame.channel, request))
 

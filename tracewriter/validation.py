@@ -1,15 +1,33 @@
-"""What a producer may call a session: names that are safe as directory names, and nothing else."""
+"""What a producer may call itself and a session, and how much it may have kept out: names that are safe on disk, bounded lists."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from tracewriter.errors import SessionUnavailable
+from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.journal import Key
 
 _SESSION_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+_LIFE: Final = re.compile(r"[0-9a-f]{16}\Z")
 _MAX_PATH: Final = 4096
+_MAX_SECRETS: Final = 1024  # of a session; the automaton over one character takes the writer KiBs
+_MAX_SECRETS_CHARS: Final = 64 * 1024  # the producer's bound: a 1 MiB frame of them would take the writer GiBs
+
+
+def check_life(producer: str) -> None:
+    """Raises ProtocolError for what is no producer's id. It stands in the header lines of segments, which are not redacted."""
+    if not _LIFE.match(producer):
+        raise ProtocolError("a producer's id is 16 hex digits")
+
+
+def check_secrets(secrets: tuple[str, ...]) -> None:
+    """Raises SessionUnavailable, for good: what cannot be kept out of a record is not recorded."""
+    if len(secrets) > _MAX_SECRETS or sum(map(len, secrets)) > _MAX_SECRETS_CHARS:
+        message = (
+            f"{_MAX_SECRETS:,} secrets of {_MAX_SECRETS_CHARS:,} characters in all are the most that can be kept out"
+        )
+        raise SessionUnavailable("limit", message)
 
 
 def checked_key(session: str, workspace: str) -> Key:

@@ -308,10 +308,10 @@ def test_c25_another_program_on_the_same_writer_waits_until_the_session_is_free(
 def test_c26_a_newer_client_is_answered_with_our_version_and_an_older_one_is_cut(lab: Lab) -> None:
     lab.writer()
     with RawClient(lab.socket, hello=False) as newer:
-        newer.send(encode(Kind.HELLO, body=b'{"producer":"00","conn":1,"version":9,"news":[1]}'))
+        newer.send(encode(Kind.HELLO, body=b'{"producer":"00000000000000aa","conn":1,"version":9,"news":[1]}'))
         assert decode_body(newer.expect(Kind.WELCOME).body, Welcome).version == 1
     with RawClient(lab.socket, hello=False) as older:
-        older.send(encode(Kind.HELLO, body=Hello("11", 1, version=0)))
+        older.send(encode(Kind.HELLO, body=Hello("1" * 16, 1, version=0)))
         assert older.ended()
 
 

@@ -196,3 +196,45 @@ def test_a_producer_older_than_the_oldest_version_is_cut(tmp_path: Path, version
     with served(tmp_path, versions=versions) as path, RawClient(path, hello=False) as client:
         client.send(encode(Kind.HELLO, body=Hello(client.life, 1, offered)))
         assert client.ended()
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [
+        "",
+        "0" * 15,
+        "0" * 17,
+        "A" * 16,
+        "0" * 15 + "\n",
+        "0" * 16 + "\n",
+        "sk-ant-api03-" + "A1b2" * 20,
+        "x" * 500_000,
+        'a"b\n{}',
+        "../x",
+    ],
+    ids=range(10),
+)
+def test_what_is_no_producers_id_is_cut_and_reaches_no_file(tmp_path: Path, producer: str) -> None:
+    with served(tmp_path) as path, RawClient(path, life=producer, hello=False) as client:
+        client.send(encode(Kind.HELLO, body=Hello(producer, 1)) + _open(1, "s1") + events(range(1, 3), "s1"))
+        assert client.ended()
+        with RawClient(path) as other:
+            other.send(_open(1, "s2"))
+            assert other.expect(Kind.OPENED).first == 1
+    assert not [file for file in tmp_path.rglob("*") if "s1" in file.parts]
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [("x" * 65_537,), ("x" * 900_000,), tuple(f"{at:012}" for at in range(1025)), tuple("x" * 9000 for _ in range(8))],
+    ids=("long", "a frame", "many", "long together"),
+)
+def test_more_secrets_than_can_be_kept_out_refuse_the_session_and_hold_up_nobody(
+    tmp_path: Path, secrets: tuple[str, ...]
+) -> None:
+    with served(tmp_path) as path, RawClient(path) as client:
+        client.send(_open(1, "s1", secrets) + _open(2, "s2"))
+        refusal = decode_body(client.expect(Kind.REFUSED).body, Refused)
+        assert (refusal.code, refusal.retry_ms) == ("limit", -1)
+        assert client.expect(Kind.OPENED).channel == 2
+    assert not [file for file in tmp_path.rglob("*") if "s1" in file.parts]
