@@ -65,16 +65,8 @@ STOP_REASONS: Final[dict[str, str]] = {
 }
 # Reasons that say the answer failed, whatever the provider calls it; unknown ones of other words count as a plain stop.
 _ERROR_WORDS: Final = (
-    "error",
-    "fail",
-    "abort",
-    "insufficient",
-    "unavailable",
-    "overload",
-    "timeout",
-    "cancel",
-    "malformed",
-)
+    "error", "fail", "abort", "insufficient", "unavailable", "overload", "timeout", "cancel", "malformed",
+)  # fmt: skip
 
 
 def new_call_id() -> str:
