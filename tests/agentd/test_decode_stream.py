@@ -14,6 +14,8 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentd import decode_stream
 from agentd.__main__ import main
@@ -129,6 +131,18 @@ def test_a_gzip_recording_decodes_like_its_text() -> None:
     body, _ = wire_corpus.stream("anthropic", "prefill-stop-sequence-gzip")
     packed = (wire_corpus.ROOT / "streams/anthropic/prefill-stop-sequence-gzip.sse.gz").read_bytes()
     assert decoded(packed, "anthropic") == decoded(body, "anthropic")
+
+
+@given(
+    st.sampled_from(list(WIRES)),
+    st.binary(max_size=300) | st.sampled_from([HELLO, b"\x1f", b"\x1f\x8b"]),
+    st.integers(1, 99),
+)
+def test_any_bytes_give_events_an_end_and_a_summary(wire: str, body: bytes, piece: int) -> None:
+    *events, summary = decoded(body, wire, piece=piece)
+    assert [event["type"] for event in events[-2:]] in (["usage", "finish"], ["usage", "error"])
+    assert summary["type"] == "summary"
+    assert (summary["error"] is None) == (events[-1]["type"] == "finish")
 
 
 def test_inline_thinking_is_split_when_asked(
