@@ -240,7 +240,7 @@ def _tool_facts(
             chars = (shown_chars(event.output) or len(event.output)) if event.chars is UNSET else event.chars
             took = fmt.duration(event.duration_ms)
             if event.is_error:
-                return f"{event.name} failed in {took}: {_cut(event.output, 200)}"
+                return f"{event.name} failed in {took}" + (f": {_cut(event.output, 200)}" if event.output else "")
             return f"{event.name} ok in {took}, {fmt.count(chars, 'character')}"
         case ToolOutputDelta():
             return f"at {event.offset}: {_quoted(event.text)}"

@@ -27,6 +27,7 @@ from tracewriter.events import (
     SessionSaveFinished,
     SessionSaveStarted,
     SkillSelectObserved,
+    ToolCallFinished,
     UnknownEvent,
     WorkspaceChangeObserved,
     event_of,
@@ -57,6 +58,8 @@ SAID: list[tuple[Event, str]] = [
     (ContextCompactStarted("auto", 40, 200_000), "auto: 40 messages, 200,000 characters"),
     (ContextCompactFinished(200_000, 9_000, 4, "we did x", 5.0), "200,000 → 9,000 characters: “we did x”"),
     (ContextCompactFailed(WHY, 2000.0), "the disk is full after 2.0 s"),
+    (ToolCallFinished("c1", "search", "no such path", True, 3.0), "search failed in 3 ms: no such path"),
+    (ToolCallFinished("c1", "search", "", True, 3.0, chars=12), "search failed in 3 ms"),
     (ConfigChangeRequested("mode", "build"), "mode = build"),
     (ConfigChangeFailed("mode", "fast", Failure("bad_mode", "there is no mode 'fast'")), "mode = fast: there is no mode 'fast'"),
 ]  # fmt: skip
