@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from tracewriter.errors import ProtocolError, SessionUnavailable
 from tracewriter.journal import Key
+from tracewriter.redact import CannotRedact, Redactor
 
 _SESSION_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 _LIFE: Final = re.compile(r"[0-9a-f]{16}\Z")
@@ -36,6 +38,21 @@ def checked_key(session: str, workspace: str) -> Key:
         raise SessionUnavailable(
             "bad_id", "session ids are 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit"
         )
+    if _is_secret(session):
+        raise SessionUnavailable("bad_id", "the session's id looks like a secret; it would be a name on disk")
     if not workspace.startswith("/") or len(workspace) > _MAX_PATH or "\0" in workspace:
         raise SessionUnavailable("bad_id", "the workspace must be an absolute path of at most 4,096 characters")
     return Key(session, workspace)
+
+
+@cache
+def _rules() -> Redactor:
+    return Redactor()
+
+
+def _is_secret(session: str) -> bool:
+    """The id is in the name of a directory and in the head of each record, which redaction leaves alone."""
+    try:
+        return _rules().redact_text(session) != session
+    except CannotRedact:
+        return True

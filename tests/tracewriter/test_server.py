@@ -238,3 +238,13 @@ def test_more_secrets_than_can_be_kept_out_refuse_the_session_and_hold_up_nobody
         assert (refusal.code, refusal.retry_ms) == ("limit", -1)
         assert client.expect(Kind.OPENED).channel == 2
     assert not [file for file in tmp_path.rglob("*") if "s1" in file.parts]
+
+
+@pytest.mark.parametrize("session", ["ghp_" + "a1b2" * 9, "sk-ant-api03-" + "a1b2" * 6, "x_glpat-" + "a1b2" * 5])
+def test_a_session_named_like_a_secret_is_refused_for_good_and_names_no_directory(tmp_path: Path, session: str) -> None:
+    with served(tmp_path) as path, RawClient(path) as client:
+        client.send(_open(1, session) + _open(2, "sk-learn-session-1") + _open(3, "risk-based-task-management"))
+        refusal = decode_body(client.expect(Kind.REFUSED).body, Refused)
+        assert (refusal.code, refusal.retry_ms) == ("bad_id", -1)
+        assert [client.expect(Kind.OPENED).channel, client.expect(Kind.OPENED).channel] == [2, 3]
+    assert not [file for file in tmp_path.rglob("*") if session in str(file)]
