@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentd.capture import metadata_of
 from agentd.deltas import CutJudge, Streams
-from tracewriter.events import Event, ModelStreamDelta, ToolOutputDelta
+from tracewriter.events import Event, ModelStreamDelta, PolicyPresetObserved, ToolOutputDelta
 from tracewriter.sender import Trace, TraceStatus
 
 
@@ -65,6 +65,9 @@ class Recording:
         self.trace = trace
         self._captured = captured
         self._streams: Streams | None = None
+        self._tools: frozenset[str] = (
+            frozenset()
+        )  # those of the run in progress: no other name is the model's to record
         self._closed = False
 
     def __repr__(self) -> str:
@@ -81,7 +84,9 @@ class Recording:
             return
         if self._streams is not None:
             self._streams.before(event, self.trace.record, ts=ts, run=run, op=op)
-        captured = metadata_of(event) if self.mode == "metadata" else event
+        if isinstance(event, PolicyPresetObserved):
+            self._tools = frozenset(event.tools)
+        captured = metadata_of(event, self._tools) if self.mode == "metadata" else event
         if captured is not None:
             self.trace.record(captured, ts=ts, run=run, op=op, parent=parent)
 

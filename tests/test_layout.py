@@ -25,7 +25,7 @@ ARROWS: dict[str, dict[str, str]] = {
         "tracewriter.jsonl": "one way to make JSON safe",
         "tracewriter.sender": "records through it",
         "tracewriter.clock": "time is a parameter everywhere",
-        "tracewriter.redact": "asked where a stream may be cut so that no secret is split over two records; only for capture stream",
+        "tracewriter.redact": "asked where a stream may be cut so that no secret is split over two records (capture stream)",
         "tracewriter.systemd": "readiness and passed sockets",
         "tracewriter.places": "where files and sockets are, as every program finds them",
         "tracewriter.ids": "ids are made in one way",

@@ -63,8 +63,35 @@ _NO_INPUT: Final = Raw(b"{}")
 _replace = msgspec.structs.replace
 
 
-def metadata_of(event: Event) -> Event | None:
-    """The event without content; None for one that would be nothing but content."""
+def metadata_of(event: Event, tools: frozenset[str] | None = None) -> Event | None:
+    """The event without content; None for one that would be nothing but content.
+
+    tools: the names that were offered to a model. One that it made up is text of its own, and not captured (None: all are kept).
+    """
+    left = _left(event)
+    return left if left is None or tools is None else _with_names(left, tools)
+
+
+def _with_names(event: Event, tools: frozenset[str]) -> Event:
+    def name(given: str) -> str:
+        return given if given in tools else NOT_CAPTURED
+
+    match event:
+        case ToolCallStarted() | ToolCallFinished():
+            return _replace(event, name=name(event.name))
+        case ApprovalRequestRequested():
+            return _replace(event, tool=name(event.tool))
+        case ModelRequestFinished():
+            return _replace(event, tool_calls=tuple(_replace(call, name=name(call.name)) for call in event.tool_calls))
+        case ModelRequestFailed():
+            return _replace(event, cut_tool_calls=tuple(map(name, event.cut_tool_calls)))
+        case RunExecuteFinished():
+            return _replace(event, tools=tuple(map(name, event.tools)))
+        case _:
+            return event
+
+
+def _left(event: Event) -> Event | None:
     match event:
         case FileChangeApplied() | ModelStreamDelta() | ToolOutputDelta():
             return None

@@ -29,8 +29,10 @@ def cost(usd: float | None) -> str:
     return f"${usd:.{digits}f}".rstrip("0").rstrip(".")
 
 
-def usage(input_tokens: int, output_tokens: int, cache_read_tokens: int | None = None) -> str:
-    """Tokens in and out; the part of the input that came from the provider's cache is named when known."""
+def usage(input_tokens: int | None, output_tokens: int, cache_read_tokens: int | None = None) -> str:
+    """Tokens in and out; the part of the input that came from the provider's cache is named when known. None: nothing is."""
+    if input_tokens is None:
+        return "usage unknown"
     cached = f" ({cache_read_tokens:,} cached)" if cache_read_tokens else ""
     return f"{input_tokens:,} in{cached} / {output_tokens:,} out tokens"
 

@@ -19,10 +19,10 @@ class RunStarted(NamedTuple):
 
 
 class RunFinished(NamedTuple):
-    """A run is over. cost_usd None: unknown."""
+    """A run is over. cost_usd None: unknown. input_tokens None: the provider said nothing of what was used."""
 
     outcome: str
-    input_tokens: int
+    input_tokens: int | None
     output_tokens: int
     cache_read_tokens: int
     cost_usd: float | None
@@ -235,7 +235,7 @@ def _run_finished(data: Json) -> RunFinished:
     used = obj(data, "usage")
     return RunFinished(
         string(data, "outcome"),
-        integer(used, "input_tokens"),
+        integer(used, "input_tokens") if used else None,
         integer(used, "output_tokens"),
         integer(used, "cache_read_tokens"),
         number(data, "cost_usd"),

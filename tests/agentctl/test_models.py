@@ -104,6 +104,16 @@ def test_the_last_line_says_what_it_cost_and_why_nothing(cost: float | None, loc
     assert said in run_line("0" * 32, RunFinished("completed", 1, 1, 0, cost, 0, (), (), 1.0), local=local)
 
 
+def test_the_last_line_says_when_nobody_knows_what_was_used() -> None:
+    record = {"event": "run.execute.finished", "data": {"outcome": "completed", "usage": None, "cost_usd": None}}
+    said = notice({"method": "session/event", "params": {"session": "0" * 32, "cursor": "1:1", "record": record}})
+    assert isinstance(said, Event)
+    assert isinstance(said.fact, RunFinished)
+    line = run_line("0" * 32, said.fact)
+    assert "usage unknown" in line
+    assert "0 in" not in line
+
+
 def test_a_fallback_is_said_even_when_quiet(env: Env) -> None:
     for quiet in (False, True):
         screen = Screen(env)

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw, Struct, UnsetType
 
 from agentd.capture import metadata_of
-from tracewriter.events import KINDS, Event
+from tracewriter.events import KINDS, Event, ToolCallFinished
 
 IDS = "an id that agentd or a provider made"
 NAMES = "a name of ours: a setting, an outcome, a kind of something"
@@ -115,6 +115,22 @@ def test_metadata_keeps_of_every_kind_what_the_table_says_and_no_other_text(name
     encoded = msgspec.json.encode(kept).decode()
     left = {path for canary, path in planter.places.items() if canary in encoded}
     assert left == set(STAYS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - GONE - {"policy.preset.observed"}))
+def test_a_tool_name_that_was_never_offered_is_content(name: str) -> None:
+    planter = Planter()
+    kept = metadata_of(planter.struct(KINDS[name]), frozenset())
+    encoded = msgspec.json.encode(kept).decode()
+    left = {path for canary, path in planter.places.items() if canary in encoded}
+    assert left == {path for path, why in STAYS.get(name, {}).items() if why is not TOOL}
+
+
+def test_a_tool_name_that_was_offered_stays() -> None:
+    event = ToolCallFinished("call_1", "read_file", "text", False, 1.0)
+    kept = metadata_of(event, frozenset({"read_file"}))
+    assert isinstance(kept, ToolCallFinished)
+    assert kept.name == "read_file"
 
 
 def test_the_table_speaks_of_kinds_that_there_are() -> None:
