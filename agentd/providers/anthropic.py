@@ -26,11 +26,9 @@ from agentd.providers.anthropic_event import (
     whole_message,
 )
 from agentd.providers.anthropic_usage import UsageMeter
-from agentd.providers.chat_chunk import ABSENT, parse_json
-from agentd.providers.halves import Halves
+from agentd.providers.chat_chunk import ABSENT
 from agentd.providers.openai_chat import STOP_REASONS as CHAT_STOP_REASONS
 from agentd.providers.openai_chat import new_call_id
-from agentd.providers.sse import MAX_LINE_BYTES, Item, SSEDecoder, Stray
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -41,11 +39,8 @@ from agentd.providers.stream import (
     Text,
     UsageReported,
 )
-from agentd.providers.tool_calls import CutCall
 from agentd.providers.tool_input import mend
-from tracewriter.events import Failure, ToolCall
-
-_MAX_STRAY_BYTES: Final = 1024 * 1024  # lines outside the format: an error, or a whole answer that was not streamed
+from agentd.providers.wire_decoder import WireDecoder, is_bare_error, json_in, split_calls
 
 # Other servers of this wire also say the words of openai-chat. A paused turn is one that a limit cut: the provider stops a
 # long run of its own tools, and another request goes on with it.
@@ -65,167 +60,78 @@ _STATUS: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-_MANY_BYTES: Final = 1000  # of a piece for which the short way is worth its preparation
 _TYPES: Final = (
     "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
     "ping",
 )  # fmt: skip
-_NAMES: Final = {f"event: {name}".encode(): name for name in _TYPES}
 
 
-class AnthropicDecoder:
-    """One answer. `new_id` makes ids for calls that came without."""
+class AnthropicDecoder(WireDecoder[Event]):
+    """One answer. `new_id` makes ids for calls that came without. `frames` leaves out pings: a stalled model sends them."""
+
+    _heads = frozenset(f"event: {name}".encode() for name in _TYPES)
+    _model = ""
+    _explanation = ""
 
     def __init__(self, *, new_id: Callable[[], str] = new_call_id) -> None:
-        self.frames = (
-            0  # events of the answer: what a stall is measured by, because pings keep coming from a stalled model
-        )
-        self.complete = False  # a terminal mark was seen
-        self.ended = False  # the last event was given
-        self.finish: str | None = None
-        self.calls: list[ToolCall | CutCall] = []  # all calls in order, once the stream has ended
-        self._sse = SSEDecoder(names=_NAMES)
+        super().__init__()
         self._usage = UsageMeter()
         self._blocks = Blocks(new_id)
-        self._model = ""
         self._chars = 0  # of text so far
-        self._explanation = ""
-        self._failure: tuple[Failure, bool] | None = None
-        self._stray: list[bytes] = []
-        self._stray_bytes = 0
-        self._odd = False  # a frame needed the lenient reading: texts may hold halves of surrogate pairs
-        self._halves: Halves[type[Text | Reasoning]] = Halves()
 
-    @property
-    def settled(self) -> bool:
-        """Nothing that matters but usage can still come: the reason to finish, or an error, was seen."""
-        return self.ended or self.finish is not None or self._failure is not None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that became complete with these bytes."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            if len(data) >= _MANY_BYTES:
-                data = self._many(data, out)
-            self._items(self._sse.feed(data), out)
-            if self._sse.overflowed and not self.ended:
-                self._fail(f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
-                self._end(out)
-        return out
-
-    def end(self) -> list[StreamEvent]:
-        """The body is over: what was still open, then usage and the end."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            self._items(self._sse.end(), out)
-            if not self.ended:
-                self._end(out)
-        return out
-
-    def _many(self, data: bytes, out: list[StreamEvent]) -> bytes:
-        """Take frames of the usual form, up to the first that is of another; returns what is to be fed as ever."""
-        lines, taken = self._sse.regular(data), 0
-        for line in lines:
-            if not line.startswith(b"data: {"):
-                break
+    def _take(self, frames: list[bytes], out: list[StreamEvent]) -> int:
+        if self._odd:
+            return 0
+        taken = 0
+        for taken, data in enumerate(frames):
             try:
-                event = strict_event(line[6:])
+                event = strict_event(data)
             except (msgspec.DecodeError, RecursionError):
-                break
-            delta = event.delta
-            if (  # the hot path: a piece of text and nothing else
-                delta is not None
-                and (text := delta.text)
-                and delta.type == "text_delta"
-                and event.type == "content_block_delta"
-                and event.error is ABSENT
-                and not self._odd
-            ):
+                return taken
+            if event.error is not ABSENT:
+                return taken
+            kind = event.type
+            if kind == "content_block_delta" and (delta := event.delta) is not None:
                 self.frames += 1
-                self._chars += len(text)
-                out.append(Text(text))
-            elif event.type in _TYPES:
-                self._event(event, b"", "", out)
-            else:  # its event line or its data matter
-                break
-            taken += 1
-            if self.ended:
-                break
-        return data[data.rfind(b"\n\n") + 2 :] if lines and taken == len(lines) else _after(data, taken)
-
-    def _items(self, items: list[Item], out: list[StreamEvent]) -> None:
-        for item in items:
-            if self.ended:
-                return
-            if isinstance(item, Stray):
-                self._stray_line(item.line, out)
-            else:
-                try:
-                    event = strict_event(item.data)
-                except (msgspec.DecodeError, RecursionError):
-                    self._second_reading(item.data, item.event, out)
+                if delta.type == "text_delta" and (text := delta.text):
+                    self._chars += len(text)
+                    out.append(Text(text))
                 else:
-                    self._event(event, item.data, item.event, out)
+                    self._delta(event.index, delta, out)
+            elif kind in _HANDLERS:
+                self.frames += 1
+                _HANDLERS[kind](self, event, out)
+                if self.ended:
+                    break
+            elif kind != "ping":  # its event line or its data matter
+                return taken
+        return len(frames)
 
-    def _second_reading(self, data: bytes, name: str, out: list[StreamEvent]) -> None:
-        """A frame that the first reading refused. What is no JSON is skipped unless it began like some: text may be lost."""
+    def _strict(self, data: bytes) -> Event:
+        return strict_event(data)
+
+    def _lenient(self, data: bytes) -> list[Event]:
         event = lenient_event(data)
-        if event is not None:
-            self._odd = True
-            self._event(event, data, name, out)
-            return
-        lines = data.split(b"\n")
-        if len(lines) > 1 and all(lenient_event(line) for line in lines):
-            for line in lines:  # frames that were sent without the blank line between them
-                if not self.ended:
-                    self._event(lenient_event(line) or Event(), line, "", out)
-        elif name == "error":
-            self._error(errors.reason_of(data), out)
-        elif data.lstrip()[:1] in (b"{", b"[") and not self.settled and data.strip() != b"[DONE]":
-            shown = errors.one_line(data.decode("utf-8", "replace"), limit=80)
-            self._fail(f"a frame of the stream could not be read: {shown}", retry=True)
+        return [] if event is None else [event]
 
     def _event(self, event: Event, data: bytes, name: str, out: list[StreamEvent]) -> None:
         kind = event.type or name
         if event.error is not ABSENT and (reason := errors.reason_of_raw(event.error)) is not None:
             self._error(reason, out)
-            return
-        if kind in _TYPES:
-            self.frames += kind != "ping"
-        if kind == "content_block_delta":
-            self._delta(event.index, event.delta or Delta(), out)
-        elif kind == "content_block_start":
-            self._start(event.index, event.content_block or Block(), out)
-        elif kind == "content_block_stop":
-            self._blocks.stop(event.index)
-        elif kind == "message_start":
-            self._begin(event.message or Message(), out)
-        elif kind == "message_delta":
-            if event.usage is not None:
-                self._usage.add(event.usage)
-            if event.delta is not None:
-                self._stop(event.delta.stop_reason, event.delta.stop_details)
-        elif kind == "message_stop":
-            self.complete = True
-            self._end(out)
+        elif kind in _HANDLERS:
+            self.frames += 1
+            _HANDLERS[kind](self, event, out)
         elif kind == "message":
             self._whole(data, out)
-        elif kind != "ping":
-            self._unknown(data, kind, out)
+        elif (
+            kind != "ping"
+        ):  # a type that is not the wire's: an error in one of the bare shapes, or nothing that concerns us
+            value = json_in(data)
+            if kind == "error" or is_bare_error(value):
+                self._error(errors.reason_in(value), out)
 
-    def _unknown(self, data: bytes, kind: str, out: list[StreamEvent]) -> None:
-        """A type that is not the wire's: an error in one of the bare shapes, or nothing that concerns us."""
-        try:
-            value = parse_json(data)
-        except ValueError:
-            return
-        bare = isinstance(value, dict) and (
-            value.get("object") == "error"
-            or "detail" in value
-            or ("message" in value and ("code" in value or "status" in value))
-        )
-        if kind == "error" or bare:
-            self._error(errors.reason_in(value), out)
+    def _message_start(self, event: Event, out: list[StreamEvent]) -> None:
+        self._begin(event.message or Message(), out)
 
     def _begin(self, message: Message, out: list[StreamEvent]) -> None:
         if self._blocks or self.finish is not None:
@@ -252,6 +158,9 @@ class AnthropicDecoder:
         self.complete = True
         self._end(out)
 
+    def _block_start(self, event: Event, out: list[StreamEvent]) -> None:
+        self._start(event.index, event.content_block or Block(), out)
+
     def _start(self, index: int | None, block: Block, out: list[StreamEvent]) -> None:
         self._blocks.start(index, block, self._chars)
         if self._blocks.overflowed:
@@ -261,16 +170,20 @@ class AnthropicDecoder:
         elif block.type == "text" and block.text:
             self._say(Text, block.text, out)
 
+    def _block_delta(self, event: Event, out: list[StreamEvent]) -> None:
+        if event.delta is not None:
+            self._delta(event.index, event.delta, out)
+
     def _delta(self, index: int | None, delta: Delta, out: list[StreamEvent]) -> None:
         kind = delta.type
-        if kind == "text_delta":
-            if delta.text:
-                self._say(Text, delta.text, out)
-        elif kind == "input_json_delta":
+        if kind == "input_json_delta":
             piece = delta.partial_json
             self._blocks.argue(index, "" if piece is None and not self._odd else piece)
             if self._blocks.overflowed:
                 self._fail("the answer's tool calls are larger than any turn needs", retry=False)
+        elif kind == "text_delta":
+            if delta.text:
+                self._say(Text, delta.text, out)
         elif kind == "thinking_delta":
             if delta.thinking:
                 self._blocks.thought(index, delta.thinking)
@@ -278,8 +191,21 @@ class AnthropicDecoder:
         elif kind == "signature_delta":
             self._blocks.sign(index, delta.signature or "")
 
+    def _block_stop(self, event: Event, out: list[StreamEvent]) -> None:
+        self._blocks.stop(event.index)
+
+    def _message_delta(self, event: Event, out: list[StreamEvent]) -> None:
+        if event.usage is not None:
+            self._usage.add(event.usage)
+        if event.delta is not None:
+            self._stop(event.delta.stop_reason, event.delta.stop_details)
+
+    def _message_stop(self, event: Event, out: list[StreamEvent]) -> None:
+        self.complete = True
+        self._end(out)
+
     def _say(self, kind: type[Text | Reasoning], text: str, out: list[StreamEvent]) -> None:
-        if self._odd and not (text := self._halves.whole(kind, text)):
+        if self._odd and not (text := self._joined(kind, text)):
             return
         if kind is Text:
             self._chars += len(text)
@@ -296,31 +222,11 @@ class AnthropicDecoder:
         self._failure = errors.stream_failure(errors.Reason(reason.text, reason.status or known, reason.code))
         self._end(out)
 
-    def _fail(self, message: str, *, retry: bool, kind: str = "protocol") -> None:
-        if self._failure is None:
-            hint = "try again; if it stays, the server is not what it says" * retry
-            self._failure = Failure(kind, message, hint), retry
-
-    def _stray_line(self, line: bytes, out: list[StreamEvent]) -> None:
-        if line.startswith(b"error:"):
-            self._error(errors.reason_of(line[6:].strip()), out)
-        elif self._stray_bytes + len(line) <= _MAX_STRAY_BYTES:
-            self._stray.append(line)
-            self._stray_bytes += len(line) + 1
-
     def _bare_body(self, out: list[StreamEvent]) -> None:
-        """What came without any framing: an error, or the whole answer of a server that does not stream."""
-        body = b"\n".join(self._stray).strip()
-        self._stray.clear()
-        if body[:1] not in (b"{", b"["):
-            return
-        self._whole(body, out)
-        if self.ended:
-            return
-        try:
-            self._error(errors.reason_in(parse_json(body)), out)
-        except ValueError:
-            return
+        if body := self._bare_json():
+            self._whole(body, out)
+            if not self.ended and (value := json_in(body)) is not None:
+                self._error(errors.reason_in(value), out)
 
     def _end(self, out: list[StreamEvent]) -> None:
         if self._stray and self._failure is None and not self._blocks:
@@ -328,8 +234,7 @@ class AnthropicDecoder:
             if self.ended:
                 return
         self.ended = True
-        for kind in self._halves.left():
-            out.append(kind("\ufffd"))
+        self._halves_left(out)
         self.complete = self.complete or self.finish is not None
         self._judge()
         said = STOP_REASONS.get((self.finish or "stop").lower(), "stop")
@@ -343,30 +248,20 @@ class AnthropicDecoder:
             out.append(Refusal(self._explanation))
         if not refused and (kept := self._blocks.kept(self._model, self.calls, self._chars)) is not None:
             out.append(Opaque(kept))
-        run = [call for call in self.calls if isinstance(call, ToolCall) and not refused]
-        cut = tuple(call.name or call.id for call in self.calls if refused or isinstance(call, CutCall))
+        run, cut = split_calls(self.calls)
+        if refused:
+            run, cut = [], tuple(call.name or call.id for call in self.calls)
         out += [*run, usage, Finished(_reason(said, whole=bool(run), cut=bool(cut)), self.finish, cut)]
 
     def _judge(self) -> None:
         """What an answer without an error of its own still fails for."""
-        if self._failure is not None:
+        self._fail_unless_whole("event of a message", seen=self.frames > 0)
+        if self._failure is not None or (self.finish in STOP_REASONS and not self._blocks.lost):
             return
-        if not self.frames:
-            self._fail("the answer was empty: not one event of a message came", retry=True, kind="truncated")
-        elif not self.complete:
-            self._fail("the stream ended before the answer was complete", retry=True, kind="truncated")
-        elif self._blocks.lost:
+        if self._blocks.lost:
             self._fail("a tool call came without its beginning", retry=True)
         elif self.finish and self.finish.lower() not in STOP_REASONS and _ERROR_WORDS.search(self.finish):
             self._failure = errors.stream_failure(errors.Reason(f"the model stopped with {self.finish}", 502))
-
-
-def _after(data: bytes, frames: int) -> bytes:
-    """What comes after so many regular frames."""
-    place = 0
-    for _ in range(frames):
-        place = data.index(b"\n\n", place) + 2
-    return data[place:]
 
 
 def _reason(said: str, *, whole: bool, cut: bool) -> str:
@@ -376,3 +271,13 @@ def _reason(said: str, *, whole: bool, cut: bool) -> str:
     if whole:
         return "tool_calls"
     return "error" if cut else "stop"
+
+
+_HANDLERS: Final[dict[str | None, Callable[[AnthropicDecoder, Event, list[StreamEvent]], None]]] = {
+    "content_block_delta": AnthropicDecoder._block_delta,
+    "content_block_start": AnthropicDecoder._block_start,
+    "content_block_stop": AnthropicDecoder._block_stop,
+    "message_start": AnthropicDecoder._message_start,
+    "message_delta": AnthropicDecoder._message_delta,
+    "message_stop": AnthropicDecoder._message_stop,
+}

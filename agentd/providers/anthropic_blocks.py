@@ -158,7 +158,7 @@ class Blocks:
 
     def kept(self, model: str, calls: list[ToolCall | CutCall], text_chars: int) -> Raw | None:
         """What must be sent back with this answer, whose calls and length of text these are; None when nothing is signed."""
-        if self._kept_chars > _MAX_KEPT_CHARS:
+        if not 0 < self._kept_chars <= _MAX_KEPT_CHARS:
             return None
         ids = iter([call.id if isinstance(call, ToolCall) else None for call in calls])
         content: list[KeptBlock] = []

@@ -26,23 +26,22 @@ class UsageMeter:
         self._reasoning: int | None = None
 
     def add(self, usage: UsageDelta) -> None:
-        """Take one usage object."""
+        """Take one usage object. A count is a whole number from 0 to what JSON carries exactly everywhere."""
+        if (count := usage.input_tokens) is not None and 0 <= count <= MAX_TOKENS:
+            self._input = count
+        if (count := usage.output_tokens) is not None and 0 <= count <= MAX_TOKENS:
+            self._output = count
+        if (count := usage.cache_read_input_tokens) is not None and 0 <= count <= MAX_TOKENS:
+            self._read = count
+        if (count := usage.cache_creation_input_tokens) is not None and 0 <= count <= MAX_TOKENS:
+            self._written = count
         details = usage.output_tokens_details
-        self._input = _latest(usage.input_tokens, self._input)
-        self._output = _latest(usage.output_tokens, self._output)
-        self._read = _latest(usage.cache_read_input_tokens, self._read)
-        self._written = _latest(usage.cache_creation_input_tokens, self._written)
-        self._reasoning = _latest(None if details is None else details.thinking_tokens, self._reasoning)
+        if details is not None and (count := details.thinking_tokens) is not None and 0 <= count <= MAX_TOKENS:
+            self._reasoning = count
 
     def total(self) -> Usage | None:
         """The request's usage; None when no counter came."""
-        parts = (self._input, self._read, self._written)
-        if self._output is None and all(part is None for part in parts):
+        if self._input is self._output is self._read is self._written is None:
             return None
-        given = min(sum(part or 0 for part in parts), MAX_TOKENS)
+        given = min((self._input or 0) + (self._read or 0) + (self._written or 0), MAX_TOKENS)
         return Usage(given, self._output or 0, self._read, self._written, self._reasoning)
-
-
-def _latest(new: int | None, old: int | None) -> int | None:
-    """The new count if it is one (a whole number from 0 to what JSON carries exactly everywhere), else the old one."""
-    return new if new is not None and 0 <= new <= MAX_TOKENS else old

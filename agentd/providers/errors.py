@@ -26,8 +26,8 @@ _KEY_LIKE: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:sk|pk|rk|gsk|xai|pplx|csk|fw|hf|ghp|gho|ghu|ghs|github_pat|tgp)[-_][A-Za-z0-9_*.\-]{8,200}"
     r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_\-*]{20,60}"
     r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/=*\-]{8,400}"
-    r"|[A-Za-z0-9_\-]{0,40}\*{4,200}[A-Za-z0-9_\-]{0,40}"
 )
+_STARRED: Final = re.compile(r"[A-Za-z0-9_\-]{0,40}\*{4,200}[A-Za-z0-9_\-]{0,40}")
 _TAGS: Final = re.compile(r"<(script|style)\b.{0,20000}?</\1>|<[^>]{0,1000}>", re.IGNORECASE | re.DOTALL)
 # Only of these: other names stand for codecs that are no text, or slow.
 _CHARSET: Final = re.compile(
@@ -95,8 +95,12 @@ def one_line(text: str, secrets: Iterable[str] = (), limit: int = MAX_REASON_CHA
         if len(secret) >= 4:
             text = text.replace(secret, "[redacted]")
     text = _KEY_LIKE.sub("[redacted]", text[: limit * 20])
+    if "****" in text:
+        text = _STARRED.sub("[redacted]", text)
     text = text.encode("utf-8", "replace").decode("utf-8")
-    text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else " " for char in text)
+    text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 

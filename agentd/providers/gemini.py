@@ -16,29 +16,24 @@ import msgspec
 from msgspec import Raw
 
 from agentd.providers import errors
-from agentd.providers.chat_chunk import ABSENT, parse_json
-from agentd.providers.gemini_bare import BareJson
+from agentd.providers.chat_chunk import ABSENT
+from agentd.providers.gemini_bare import bare_frames
 from agentd.providers.gemini_calls import GeminiCalls
 from agentd.providers.gemini_frame import (
     Candidate,
     Frame,
     Part,
     PromptFeedback,
-    frame_end,
     lenient_frames,
-    regular_frames,
     strict_frame,
 )
 from agentd.providers.gemini_kept import Keeper
 from agentd.providers.gemini_usage import UsageMeter
-from agentd.providers.halves import Halves
 from agentd.providers.openai_chat import new_call_id
-from agentd.providers.sse import MAX_LINE_BYTES, Item, SSEDecoder, Stray
-from agentd.providers.sse import Frame as Data
 from agentd.providers.stream import Failed, Finished, Opaque, Reasoning, StreamEvent, Text, UsageReported
-from agentd.providers.tool_calls import CutCall
 from agentd.providers.tool_input import mend
-from tracewriter.events import Failure, ToolCall
+from agentd.providers.wire_decoder import WireDecoder, is_bare_error, json_in, split_calls
+from tracewriter.events import Failure
 
 BLOCKED: Final = "PROMPT_BLOCKED"  # the finish of an answer that never began: the wire has no word for it
 
@@ -63,167 +58,113 @@ _WENT_WRONG: Final = {
     "TOO_MANY_TOOL_CALLS": False,
     "MISSING_THOUGHT_SIGNATURE": False,
 }
-_MAX_REST_BYTES: Final = (
-    4096  # it is copied with every piece that comes: longer lines are left to the framing, which does not
-)
-_TRY_AGAIN: Final = "try again; if it stays, the server is not what it says"
 
 
-class GeminiDecoder:
+class GeminiDecoder(WireDecoder[Frame]):
     """One answer. `new_id` makes ids for calls that came without."""
 
+    _finish_message = ""
+    _seen = False  # a frame of this wire came
+    _index: int | None = None  # the candidate that is the answer
+
     def __init__(self, *, new_id: Callable[[], str] = new_call_id) -> None:
-        self.frames = 0  # data frames seen: what a stall is measured by
-        self.ended = False  # the last event was given
-        self.complete = False  # a terminal mark was seen
-        self.finish: str | None = None
-        self.calls: list[ToolCall | CutCall] = []  # all calls in order, once the stream has ended
-        self._finish_message = ""
-        self._sse = SSEDecoder()
-        self._rest = b""  # the beginning of a line that the framing has not been given yet
+        super().__init__()
         self._keeper = Keeper()
         self._tools = GeminiCalls(new_id, self._keeper)
         self._usage = UsageMeter()
-        self._bare = BareJson()
-        self._halves: Halves[type[Text | Reasoning]] = Halves()
-        self._odd = False  # a frame needed the lenient reading: texts may hold halves of surrogate pairs
-        self._seen = False  # a frame of this wire came
-        self._index: int | None = None  # the candidate that is the answer
-        self._failure: tuple[Failure, bool] | None = None
 
-    @property
-    def settled(self) -> bool:
-        """Nothing that matters but usage can still come: the reason to finish, or an error, was seen."""
-        return self.ended or self.finish is not None or self._failure is not None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that became complete with these bytes."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            if self._rest:
-                data, self._rest = self._rest + data, b""
-            idle = self._sse.idle
-            if not idle and (end := frame_end(data)):
-                self._items(self._sse.feed(data[:end]), out)
-                data = data[end:]
-                idle = self._sse.idle
-            if idle:
-                data = self._regular(data, out)
-            if data:
-                self._items(self._sse.feed(data), out)
-            if self._sse.overflowed:
-                self._fail("protocol", f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
-                self._end(out)
-        return out
-
-    def end(self) -> list[StreamEvent]:
-        """The body is over: what was still open, then usage and the end."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            self._items(self._sse.feed(self._rest) + self._sse.end(), out)
-            self._end(out)
-        return out
-
-    def _regular(self, data: bytes, out: list[StreamEvent]) -> bytes:
-        """Takes what can be decoded at once, and the beginning of a line after it; gives what is left for the framing."""
-        found = regular_frames(data)
-        if found is not None:
-            frames, taken = found
-            self.frames += len(frames)
-            for frame in frames:
-                if not self._plain_text(frame, out):
-                    self._frame(frame, out)
-            data = data[taken:]
-        if len(data) <= _MAX_REST_BYTES and b"\n" not in data and b"\r" not in data:
-            self._rest, data = data, b""
-        return data
-
-    def _items(self, items: list[Item], out: list[StreamEvent]) -> None:
-        for item in items:
-            if isinstance(item, Stray):
-                self._stray(item.line)
-                continue
+    def _take(self, frames: list[bytes], out: list[StreamEvent]) -> int:
+        if self._odd:
+            return 0
+        chars = thought = 0  # given, and not told the keeper
+        taken = 0
+        for data in frames:
             try:
-                frame = strict_frame(item.data)
+                frame = strict_frame(data)
             except (msgspec.DecodeError, RecursionError):
-                self._odd_data(item, out)
-                continue
-            self.frames += 1
-            if frame.candidates is None and not frame.says_something:
-                self._other(item.data, item.event)
-            elif not self._plain_text(frame, out):
-                self._frame(frame, out)
+                break
+            part = self._only_text(frame)
+            if part is None:
+                if frame.candidates is None and not frame.says_something:
+                    break
+                self._tell(chars, thought)
+                chars = thought = 0
+                self._take_frame(frame, out)
+            elif (text := part.text) and part.thought:
+                thought += len(text)
+                out.append(Reasoning(text))
+            elif text:
+                chars += len(text)
+                out.append(Text(text))
+            taken += 1
+        self._tell(chars, thought)
+        self.frames += taken
+        return taken
 
-    def _plain_text(self, frame: Frame, out: list[StreamEvent]) -> bool:
-        """The hot path: a piece of text or of reasoning and nothing else. False when the frame is anything more."""
-        candidates = frame.candidates
-        if candidates is None or len(candidates) != 1 or self._odd:
-            return False
-        candidate = candidates[0]
-        content = candidate.content
-        if content is None or candidate.finish_reason is not None or (candidate.index or 0) != self._index:
-            return False
-        parts = content.parts
-        if parts is None or len(parts) != 1 or frame.error is not ABSENT or frame.prompt_feedback is not None:
-            return False
-        part = parts[0]
-        text = part.text
-        if not text or part.thought_signature is not None or part.function_call is not None:
-            return False
-        if part.thought:
-            out.append(Reasoning(text))
-            self._keeper.thought(len(text), None)
-        else:
-            out.append(Text(text))
-            self._keeper.text(len(text))
-        if frame.usage_metadata is not None:
-            self._usage.add(frame.usage_metadata)
-        return True
+    def _tell(self, chars: int, thought: int) -> None:
+        if chars:
+            self._keeper.text(chars)
+        if thought:
+            self._keeper.thought(thought, None)
 
-    def _odd_data(self, item: Data, out: list[StreamEvent]) -> None:
-        """Data that is no frame at first sight."""
-        data = item.data
-        if data.strip() == b"[DONE]":
-            return  # some proxies say so; the answer is complete when it has a reason to be
-        self.frames += 1
-        frames = lenient_frames(data) or _lines(data) or _glued(data)
-        if frames:
-            self._odd = True
-            for frame in frames:
-                self._frame(frame, out)
-        elif item.event == "error":
-            self._provider_error(errors.reason_of(data))
-        elif data.lstrip()[:1] in (b"{", b"[") and self.finish is None:
-            shown = errors.one_line(data.decode("utf-8", "replace"), limit=80)
-            self._fail("protocol", f"a frame of the stream could not be read: {shown}", retry=True)
+    def _frame(self, data: bytes, name: str, out: list[StreamEvent]) -> None:
+        self.frames += data.strip() != b"[DONE]"
+        super()._frame(data, name, out)
 
-    def _other(self, data: bytes, event: str) -> None:
-        """A JSON object without any field of this wire: an error in one of the bare shapes, or nothing that concerns us."""
-        if event == "error":
-            self._provider_error(errors.reason_of(data))
-            return
+    def _strict(self, data: bytes) -> Frame:
+        return strict_frame(data)
+
+    def _lenient(self, data: bytes) -> list[Frame]:
         try:
-            value = parse_json(data)
-        except ValueError:
-            return
-        if isinstance(value, dict):
-            self._maybe_error(value)
+            return [strict_frame(data)]  # one of several lines may be good
+        except (msgspec.DecodeError, RecursionError):
+            return lenient_frames(data) or []
 
-    def _maybe_error(self, value: dict[str, object]) -> None:
+    def _reread(self, data: bytes, name: str, out: list[StreamEvent]) -> bool:
+        if super()._reread(data, name, out):
+            return True
+        # A frame that was cut off by the next one, glued to it on one line: the second of them.
+        _, glue, rest = data.rpartition(b"data:")
+        return bool(glue) and super()._reread(rest.lstrip(), name, out)
+
+    def _event(self, event: Frame, data: bytes, name: str, out: list[StreamEvent]) -> None:
+        if event.candidates is None and not event.says_something:
+            self._other(data, name)
+        else:
+            self._take_frame(event, out)
+
+    def _error(self, reason: errors.Reason, out: list[StreamEvent]) -> None:
+        self._provider_error(reason)
+
+    def _only_text(self, frame: Frame) -> Part | None:
+        """The hot path: a piece of text or of reasoning, and nothing else but usage. None when the frame is anything more."""
         if (
-            value.get("type") == "error"
-            or "detail" in value
-            or ("message" in value and value.keys() & {"code", "status"})
+            (candidates := frame.candidates)
+            and len(candidates) == 1
+            and (content := (candidate := candidates[0]).content) is not None
+            and (parts := content.parts)
+            and len(parts) == 1
+            and (part := parts[0]).text
+            and part.function_call is None
+            and part.thought_signature is None
+            and candidate.finish_reason is None
+            and frame.prompt_feedback is None
+            and (candidate.index or 0) == self._index
+            and frame.error is ABSENT
         ):
+            if frame.usage_metadata is not None:
+                self._usage.add(frame.usage_metadata)
+            return part
+        return None
+
+    def _other(self, data: bytes, name: str) -> None:
+        """A JSON object without any field of this wire: an error in one of the bare shapes, or nothing that concerns us."""
+        if name == "error":
+            self._provider_error(errors.reason_of(data))
+        elif is_bare_error(value := json_in(data)):
             self._provider_error(errors.reason_in(value))
 
-    def _stray(self, line: bytes) -> None:
-        if line.startswith(b"error:"):
-            self._provider_error(errors.reason_of(line[6:].strip()))
-        else:
-            self._bare.add(line)
-
-    def _frame(self, frame: Frame, out: list[StreamEvent]) -> None:
+    def _take_frame(self, frame: Frame, out: list[StreamEvent]) -> None:
         self._seen = True
         if frame.candidates:
             for candidate in frame.candidates:
@@ -247,7 +188,7 @@ class GeminiDecoder:
                 if part.function_call is not None:
                     self._tools.add(part.function_call, part.thought_signature)
                     if self._tools.overflowed:
-                        self._fail("protocol", "the answer's tool calls are larger than any turn needs", retry=False)
+                        self._fail("the answer's tool calls are larger than any turn needs", retry=False)
                 else:
                     self._part(part, out)
         if candidate.finish_reason:
@@ -266,7 +207,7 @@ class GeminiDecoder:
             return
         kind: type[Text | Reasoning] = Reasoning if part.thought else Text
         if self._odd and text:
-            text = self._halves.whole(kind, text)
+            text = self._joined(kind, text)
         if text:
             out.append(kind(text))
         if part.thought:
@@ -281,31 +222,20 @@ class GeminiDecoder:
         message = errors.one_line(f"the provider blocked the prompt: {feedback.block_reason}{said}")
         self._failure = (Failure("blocked", message, "ask in another way, or leave out what is not needed"), False)
 
-    def _provider_error(self, reason: errors.Reason | None) -> None:
-        if reason is not None and (self._failure is None or self._failure[0].kind == "protocol"):
-            said = reason.text or "an error without a reason"
-            self._failure = errors.stream_failure(msgspec.structs.replace(reason, text=said))
-
-    def _fail(self, kind: str, message: str, *, retry: bool) -> None:
-        if self._failure is None:
-            self._failure = (Failure(kind, message, _TRY_AGAIN * retry), retry)
-
     def _bare_body(self, out: list[StreamEvent]) -> None:
-        """What came without any framing."""
-        frames, others = self._bare.frames()
+        frames, others = bare_frames(self._bare_json())
         for frame in frames:
             self._odd = True
-            self._frame(frame, out)
+            self._take_frame(frame, out)
         for value in others:
-            self._maybe_error(value)
-        if self._bare.overflowed:
-            self._fail("protocol", "the answer is no event stream, and too long to be read as one piece", retry=False)
+            if is_bare_error(value):
+                self._provider_error(errors.reason_in(value))
 
     def _end(self, out: list[StreamEvent]) -> None:
         self.ended = True
-        self._bare_body(out)
-        for kind in self._halves.left():
-            out.append(kind("\ufffd"))
+        if self._stray:
+            self._bare_body(out)
+        for kind in self._halves_left(out):
             if kind is Text:
                 self._keeper.text(1, None)
         self.complete = self.complete or self.finish is not None
@@ -313,24 +243,19 @@ class GeminiDecoder:
         self._judge()
         usage = UsageReported(self._usage.total())
         if self._failure is not None:
-            failure, retry = self._failure
-            out += [usage, Failed(failure, retry, self._tools.names, self.finish)]
+            out += [usage, Failed(*self._failure, self._tools.names, self.finish)]
             return
         kept = self._keeper.opaque()
         if kept is not None:
             out.append(Opaque(kept))
-        whole = [call for call in self.calls if isinstance(call, ToolCall)]
-        cut = tuple(call.name or call.id for call in self.calls if isinstance(call, CutCall))
+        whole, cut = split_calls(self.calls)
         out += [*whole, usage, Finished(self._stop_reason(whole=bool(whole), cut=bool(cut)), self.finish, cut)]
 
     def _judge(self) -> None:
         """What an answer without an error of its own still fails for."""
         reason = self.finish or ""
-        if not self._seen:
-            self._fail("truncated", "the answer was empty: not one frame of it came", retry=True)
-        elif not self.complete:
-            self._fail("truncated", "the stream ended before the answer was complete", retry=True)
-        elif self._failure is None and reason in _WENT_WRONG:
+        self._fail_unless_whole("frame of it", seen=self._seen)
+        if self._failure is None and reason in _WENT_WRONG:
             said = f": {self._finish_message}" if self._finish_message else ""
             message = errors.one_line(f"the model stopped with {reason}{said}")
             retry = _WENT_WRONG[reason]
@@ -364,23 +289,3 @@ def _own_parts(part: Part) -> dict[str, Raw]:
 def _is_file(own: dict[str, Raw]) -> bool:
     """Files are large, and nobody asked for them: without a signature they are not kept."""
     return "inlineData" in own or "fileData" in own
-
-
-def _lines(data: bytes) -> list[Frame]:
-    """Frames that were sent without the blank line between them; empty when a line is none."""
-    frames: list[Frame] = []
-    for line in data.split(b"\n"):
-        try:
-            frames.append(strict_frame(line))
-        except (msgspec.DecodeError, RecursionError):
-            found = lenient_frames(line)
-            if not found:
-                return []
-            frames += found
-    return frames
-
-
-def _glued(data: bytes) -> list[Frame]:
-    """A frame that was cut off by the next one, glued to it on one line: the second of them."""
-    _, glue, rest = data.rpartition(b"data:")
-    return (lenient_frames(rest.lstrip()) or []) if glue else []

@@ -13,7 +13,6 @@ from msgspec import Raw, Struct
 
 from agentd.providers.chat_chunk import ABSENT, parse_json
 from agentd.providers.lenient import lenient
-from agentd.providers.sse import MAX_LINE_BYTES
 
 
 class PartialArg(Struct, gc=False, rename="camel"):
@@ -101,45 +100,6 @@ class Frame(Struct, gc=False, rename="camel"):
 
 # Raises msgspec.DecodeError or RecursionError for what only `lenient_frames` can read.
 strict_frame: Final = msgspec.json.Decoder(Frame).decode
-
-
-_strict_lines: Final = msgspec.json.Decoder(Frame).decode_lines
-
-
-def _blank(data: bytes) -> bytes:
-    return b"\r\n\r\n" if b"\r" in data else b"\n\n"
-
-
-def frame_end(data: bytes) -> int:
-    """Where the first blank line in the bytes ends; 0 when there is none."""
-    blank = _blank(data)
-    return data.find(blank) + len(blank) if blank in data else 0
-
-
-def regular_frames(data: bytes) -> tuple[list[Frame], int] | None:
-    """A short way for bytes that begin with a frame and hold nothing but frames of one line of JSON: one decoding for all.
-
-    Gives the frames and how many bytes they take. None when there is none, or anything else between or in them.
-    """
-    blank = _blank(data)
-    end = data.rfind(blank)
-    if end < 0 or end > MAX_LINE_BYTES or not data.startswith(b"data: {"):
-        return None
-    # Frames mostly come one by one, and then the line is cut out; many are decoded as lines of JSON.
-    alone = data.find(b"\n", 0, end) < 0
-    lines = data[6:end] if alone else (blank + data[:end]).replace(blank + b"data: {", b"\n{")
-    if b"\r" in lines:
-        return None
-    try:
-        frames = [strict_frame(lines)] if alone else _strict_lines(lines)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if not alone and len(frames) != lines.count(b"\n"):
-        return None
-    for frame in frames:
-        if frame.candidates is None and not frame.says_something:
-            return None
-    return frames, end + len(blank)
 
 
 def lenient_frames(data: bytes) -> list[Frame] | None:

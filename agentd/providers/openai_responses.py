@@ -16,9 +16,8 @@ import msgspec
 from msgspec import Raw
 
 from agentd.providers import errors
-from agentd.providers.chat_chunk import ABSENT, parse_json
+from agentd.providers.chat_chunk import ABSENT
 from agentd.providers.chat_usage import UsageMeter
-from agentd.providers.halves import Halves
 from agentd.providers.openai_chat import STOP_REASONS as CHAT_STOP_REASONS
 from agentd.providers.openai_chat import new_call_id
 from agentd.providers.responses_event import (
@@ -32,8 +31,6 @@ from agentd.providers.responses_event import (
 )
 from agentd.providers.responses_items import OURS, Items, OpenItem, Said
 from agentd.providers.responses_kept import KeptOutput, encode_kept
-from agentd.providers.sse import MAX_LINE_BYTES, SSEDecoder, Stray
-from agentd.providers.sse import Item as SSEItem
 from agentd.providers.stream import (
     Failed,
     Finished,
@@ -45,11 +42,8 @@ from agentd.providers.stream import (
     UsageReported,
 )
 from agentd.providers.think import ThinkSplitter
-from agentd.providers.tool_calls import CutCall
 from agentd.providers.tool_input import mend
-from tracewriter.events import Failure, ToolCall
-
-_MAX_STRAY_BYTES: Final = 1024 * 1024  # lines outside the format: an error, or a whole answer that was not streamed
+from agentd.providers.wire_decoder import WireDecoder, is_bare_error, json_in, split_calls
 
 _STATUS: Final = {
     "response.completed": "completed",
@@ -98,126 +92,89 @@ _DELTAS: Final = {
 _ENDS: Final = {name.replace(".delta", ".done"): part for name, part in _DELTAS.items()}
 
 
-class OpenAIResponsesDecoder:
-    """One answer. `think_split` tells inline <think> apart from text; `new_id` makes ids for calls that came without."""
+class OpenAIResponsesDecoder(WireDecoder[Event]):
+    """One answer. `think_split` tells inline <think> apart from text; `new_id` makes ids for calls that came without.
+
+    `frames` leaves out events that only keep a connection open.
+    """
+
+    _model = ""
+    _reason = ""
+    _refused = False
+    _said: Said | None = None  # the part that the last event was a piece of, and how it was named
+    _said_kind: type[Text | Reasoning | Refusal] = Text
+    _said_key: tuple[str, str, int | None, int | None] = ("", "", None, None)  # type, item, content and summary index
 
     def __init__(self, *, think_split: bool = False, new_id: Callable[[], str] = new_call_id) -> None:
-        self.frames = 0  # events seen: what a stall is measured by; those that keep a connection open are not counted
-        self.complete = False  # a terminal mark was seen
-        self.ended = False  # the last event was given
-        self.finish: str | None = None
-        self.calls: list[ToolCall | CutCall] = []  # all calls in order, once the stream has ended
-        self._sse = SSEDecoder(names=_NAMES)
+        super().__init__()
         self._think = ThinkSplitter() if think_split else None
-        self._items = Items(new_id)
+        self._plain = not think_split  # text is passed on as it comes
+        self._output_items = Items(new_id)
         self._usage = UsageMeter()
-        self._model = ""
-        self._reason = ""
-        self._said: Said | None = None  # the part that the last event was a piece of, and how it was named
-        self._said_id: str | None = None
-        self._said_type: str | None = None
-        self._said_kind: type[Text | Reasoning | Refusal] = Text
-        self._said_content: int | None = None
-        self._said_summary: int | None = None
-        self._refused = False
-        self._failure: tuple[Failure, bool] | None = None
-        self._stray: list[bytes] = []
-        self._stray_bytes = 0
-        self._plain = self._think is None  # text is passed on as it comes
-        self._odd = False  # an event needed the lenient reading: texts may hold halves of surrogate pairs
-        self._halves: Halves[type[Text | Reasoning | Refusal]] = Halves()
 
-    @property
-    def settled(self) -> bool:
-        """Nothing that matters but usage can still come."""
-        return self.ended or self._failure is not None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that became complete with these bytes."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            self._frames(self._sse.feed(data), out)
-            if self._sse.overflowed and not self.ended:
-                self._fail(f"a line of the stream is longer than {MAX_LINE_BYTES} bytes", retry=False)
-                self._end(out)
-        return out
-
-    def end(self) -> list[StreamEvent]:
-        """The body is over: what was still open, then usage and the end."""
-        out: list[StreamEvent] = []
-        if not self.ended:
-            self._frames(self._sse.end(), out)
-            if self._stray and self._failure is None and not self.ended:
-                self._bare_body(out)
-            if not self.ended:
-                self._end(out)
-        return out
-
-    def _frames(self, frames: list[SSEItem], out: list[StreamEvent]) -> None:
-        said = self._said
-        for frame in frames:
-            if isinstance(frame, Stray):
-                self._stray_line(frame.line)
-                continue
+    def _take(self, frames: list[bytes], out: list[StreamEvent]) -> int:
+        if self._odd:
+            return 0
+        said, kind_said = self._said, self._said_kind
+        type_said, item_said, content_said, summary_said = self._said_key
+        for taken, data in enumerate(frames):
             try:
-                event = strict_event(frame.data)
+                event = strict_event(data)
             except (msgspec.DecodeError, RecursionError):
-                self._second_reading(frame.data, frame.event, out)
-            else:
-                if (  # the hot path: one more piece of the same text
-                    said is not None
-                    and (delta := event.delta)
-                    and event.item_id == self._said_id
-                    and event.type == self._said_type
-                    and event.content_index == self._said_content
-                    and event.summary_index == self._said_summary
-                ):
-                    self.frames += 1
-                    said.chars += len(delta)
-                    said.last = delta
-                    out.append(self._said_kind(delta))
-                    continue
+                return taken
+            kind = event.type
+            if (  # the hot path: one more piece of the same text
+                said is not None
+                and kind == type_said
+                and (delta := event.delta)
+                and event.item_id == item_said
+                and event.content_index == content_said
+                and event.summary_index == summary_said
+            ):
+                said.chars += len(delta)
+                said.last = delta
+                out.append(kind_said(delta))
+                self.frames += 1
+            elif kind in _SILENT:
                 self._said = said = None
-                if event.type in _SILENT:
-                    self.frames += 1
-                    continue
-                self._event(event, frame.data, frame.event, out)
-            if self.ended:
-                return
-            said = self._said
+                self.frames += 1
+            elif kind in _HANDLERS:
+                self._handle(event, kind, data, out)
+                if self.ended:
+                    break
+                if (said := self._said) is not None:
+                    kind_said = self._said_kind
+                    type_said, item_said, content_said, summary_said = self._said_key
+            elif kind and kind.startswith("response.") and kind not in _IDLE and kind != "response.error":
+                self._said = said = None
+                self.frames += 1
+            else:  # its event line or its data matter
+                return taken
+        return len(frames)
 
-    def _second_reading(self, data: bytes, name: str, out: list[StreamEvent]) -> None:
-        """A frame that the first reading refused. What is no JSON is skipped unless it began like some: text may be lost."""
-        self._said = None
+    def _strict(self, data: bytes) -> Event:
+        return strict_event(data)
+
+    def _lenient(self, data: bytes) -> list[Event]:
         event = lenient_event(data)
-        lines = data.split(b"\n")
-        if event is not None:
-            self._odd, self._plain = True, False
-            self._event(event, data, name, out)
-        elif len(lines) > 1 and all(lenient_event(line) for line in lines):
-            for line in lines:  # frames that were sent without the blank line between them
-                if not self.ended:
-                    self._event(lenient_event(line) or Event(), line, "", out)
-        elif data.strip() == b"[DONE]":
-            return
-        elif name == "error":
-            self._provider_error(errors.reason_of(data))
-        elif data.lstrip()[:1] in (b"{", b"[") and not self.settled:
-            shown = errors.one_line(data.decode("utf-8", "replace"), limit=80)
-            self._fail(f"a frame of the stream could not be read: {shown}", retry=True)
+        return [] if event is None else [event]
 
     def _event(self, event: Event, data: bytes, name: str, out: list[StreamEvent]) -> None:
         kind = event.type or name
-        handle = _HANDLERS.get(kind)
-        if handle is not None:
-            self.frames += 1
-            handle(self, event, kind, data, out)
-            if self._items.overflowed:
-                self._fail("the answer has more or larger items than any turn needs", retry=False)
+        self._plain = self._plain and not self._odd
+        if kind in _HANDLERS:
+            self._handle(event, kind, data, out)
         elif not kind.startswith("response.") or kind == "response.error":
             self._no_event(event, kind, data, out)
         elif kind not in _IDLE:
             self.frames += 1
+
+    def _handle(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
+        self._said = None
+        self.frames += 1
+        _HANDLERS[kind](self, event, kind, data, out)
+        if self._output_items.overflowed:
+            self._fail("the answer has more or larger items than any turn needs", retry=False)
 
     def _begun(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
         if event.response is not None and event.response.model:
@@ -228,11 +185,11 @@ class OpenAIResponsesDecoder:
             return
         part = _DELTAS[kind]
         index = event.summary_index if part == "summary" else event.content_index
-        said = self._items.part(self._items.of_event(event, _types_of(part)), part, index)
+        said = self._output_items.part(self._output_items.of_event(event, _types_of(part)), part, index)
         said.add(event.delta)
         if self._plain and event.item_id:
-            self._said, self._said_id, self._said_type, self._said_kind = said, event.item_id, kind, _KINDS[part]
-            self._said_content, self._said_summary = event.content_index, event.summary_index
+            self._said, self._said_kind = said, _KINDS[part]
+            self._said_key = (kind, event.item_id, event.content_index, event.summary_index)
         self._say(_KINDS[part], event.delta, out)
 
     def _text_done(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
@@ -248,24 +205,24 @@ class OpenAIResponsesDecoder:
     def _rest(self, part: str, event: Event, index: int | None, whole: str | None, out: list[StreamEvent]) -> None:
         """A text is whole: what its deltas left out of it, if they left out anything."""
         if whole:
-            item = self._items.of_event(event, _types_of(part))
-            self._say(_KINDS[part], self._items.part(item, part, index).rest(whole), out)
+            item = self._output_items.of_event(event, _types_of(part))
+            self._say(_KINDS[part], self._output_items.part(item, part, index).rest(whole), out)
 
     def _arguments(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
         if kind.endswith(".delta"):
-            self._items.argue(event, _types_of(kind), event.delta, None)
+            self._output_items.argue(event, _types_of(kind), event.delta, None)
         else:
             whole = event.arguments if "function" in kind else event.input
-            self._items.argue(event, _types_of(kind), None, whole or "")
+            self._output_items.argue(event, _types_of(kind), None, whole or "")
 
     def _item_added(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
         if event.item is not None:
-            self._items.begin(event.item, event.output_index)
+            self._output_items.begin(event.item, event.output_index)
 
     def _item_done(self, event: Event, kind: str, data: bytes, out: list[StreamEvent]) -> None:
         if event.item is None:
             return
-        known = self._items.end(event.item, event.output_index)
+        known = self._output_items.end(event.item, event.output_index)
         self._item(known, event.item, out)
         if event.item.type == "reasoning" and _worth(event.item):
             known.raw = raw_item(data)
@@ -282,16 +239,8 @@ class OpenAIResponsesDecoder:
         if event.error is not ABSENT and kind not in _ERRORS:
             self._provider_error(errors.reason_of_raw(event.error))
             return
-        try:
-            value = parse_json(data)
-        except ValueError:
-            return
-        bare = isinstance(value, dict) and (
-            event.object == "error"
-            or "detail" in value
-            or ("message" in value and ("code" in value or "status" in value))
-        )
-        if kind in _ERRORS or (bare and not kind):
+        value = json_in(data)
+        if kind in _ERRORS or (is_bare_error(value) and not kind):
             self._provider_error(errors.reason_in(value))
 
     def _whole(self, body: bytes, out: list[StreamEvent]) -> None:
@@ -322,7 +271,7 @@ class OpenAIResponsesDecoder:
                 if (kind, None) in known.parts:  # its deltas did not say which part they were of
                     found = [(-1, "".join(text for _, text in found))]
                 for index, text in found:
-                    self._say(_KINDS[kind], self._items.part(known, kind, index).rest(text), out)
+                    self._say(_KINDS[kind], self._output_items.part(known, kind, index).rest(text), out)
 
     def _finish(self, status: str, response: Response, data: bytes, out: list[StreamEvent]) -> None:
         """The response's end. Its status counts where it is one that ends."""
@@ -343,7 +292,7 @@ class OpenAIResponsesDecoder:
 
     def _output(self, output: list[Item], data: bytes, out: list[StreamEvent], *, whole: bool) -> None:
         raws: list[Raw | None] | None = None
-        for place, (known, item) in enumerate(self._items.end_all(output, whole=whole)):
+        for place, (known, item) in enumerate(self._output_items.end_all(output, whole=whole)):
             self._item(known, item, out)
             if item.type == "reasoning" and known.raw is None and _worth(item):
                 raws = raw_output(data) if raws is None else raws
@@ -353,7 +302,7 @@ class OpenAIResponsesDecoder:
         if kind is Refusal and text:
             self._refused = True
         if self._odd and text:
-            text = self._halves.whole(kind, text)
+            text = self._joined(kind, text)
         if not text:
             return
         if self._think is not None and kind is Text:
@@ -361,55 +310,35 @@ class OpenAIResponsesDecoder:
         else:
             out.append(kind(text))
 
-    def _provider_error(self, reason: errors.Reason | None) -> None:
-        if reason is not None and (self._failure is None or self._failure[0].kind == "protocol"):
-            text = reason.text or "an error without a reason"
-            self._failure = errors.stream_failure(errors.Reason(text, reason.status, reason.code))
-
-    def _fail(self, message: str, *, retry: bool, kind: str = "protocol") -> None:
-        if self._failure is None:
-            hint = "try again; if it stays, the server is not what it says" * retry
-            self._failure = Failure(kind, message, hint), retry
-
-    def _stray_line(self, line: bytes) -> None:
-        if line.startswith(b"error:"):
-            self._provider_error(errors.reason_of(line[6:].strip()))
-        elif self._stray_bytes + len(line) <= _MAX_STRAY_BYTES:
-            self._stray.append(line)
-            self._stray_bytes += len(line) + 1
+    def _error(self, reason: errors.Reason, out: list[StreamEvent]) -> None:
+        self._provider_error(reason)
 
     def _bare_body(self, out: list[StreamEvent]) -> None:
-        """What came without any framing: an error, or the whole answer of a server that does not stream."""
-        body = b"\n".join(self._stray).strip()
-        self._stray.clear()
-        event = lenient_event(body)
-        if event is not None and event.object == "response" and not self._items:
+        body = self._bare_json()
+        event = lenient_event(body) if body else None
+        if event is not None and event.object == "response" and not self._output_items:
             self._whole(body, out)
-        elif body[:1] in (b"{", b"["):
-            try:
-                self._provider_error(errors.reason_in(parse_json(body)))
-            except ValueError:
-                return
+        elif (value := json_in(body)) is not None:
+            self._provider_error(errors.reason_in(value))
 
     def _end(self, out: list[StreamEvent]) -> None:
+        if self._stray and self._failure is None and not self.complete:
+            self._bare_body(out)
+            if self.ended:
+                return
         self.ended = True
-        for kind in self._halves.left():
-            out.append(kind("\ufffd"))
+        self._halves_left(out)
         if self._think is not None:
             out.extend(self._think.end())
-        if self._failure is None and not self.frames:
-            self._fail("the answer was empty: not one event of a response came", retry=True, kind="truncated")
-        elif not self.complete:
-            self._fail("the stream ended before the answer was complete", retry=True, kind="truncated")
+        self._fail_unless_whole("event of a response", seen=self.frames > 0 or self._failure is not None)
         usage = UsageReported(self._usage.total())
         if self._failure is not None:
-            out += [usage, Failed(*self._failure, self._items.call_names, self.finish)]
+            out += [usage, Failed(*self._failure, self._output_items.call_names, self.finish)]
             return
-        self.calls = self._items.calls(completed=self.finish == "completed")
-        if kept := self._items.kept(self.calls):
+        self.calls = self._output_items.calls(completed=self.finish == "completed")
+        if kept := self._output_items.kept(self.calls):
             out.append(Opaque(encode_kept(KeptOutput(kept, mend(self._model)))))
-        run = [call for call in self.calls if isinstance(call, ToolCall)]
-        cut = tuple(call.name or call.id for call in self.calls if isinstance(call, CutCall))
+        run, cut = split_calls(self.calls)
         out += [*run, usage, Finished(self._stop_reason(whole=bool(run), cut=bool(cut)), self.finish, cut)]
 
     def _stop_reason(self, *, whole: bool, cut: bool) -> str:
@@ -441,7 +370,7 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     "response.output_item.done": OpenAIResponsesDecoder._item_done,
     **dict.fromkeys(_STATUS, OpenAIResponsesDecoder._response_done),
 }
-_NAMES: Final = {f"event: {name}".encode(): name for name in (*_HANDLERS, *_SILENT)}
+OpenAIResponsesDecoder._heads = frozenset(f"event: {name}".encode() for name in (*_HANDLERS, *_SILENT))
 
 
 def _types_of(kind: str) -> tuple[str, ...]:
