@@ -236,7 +236,8 @@ class AnthropicDecoder(WireDecoder[Event]):
         self.ended = True
         self._halves_left(out)
         self.complete = self.complete or self.finish is not None
-        self._judge()
+        if not (self.complete and self.frames and self.finish in STOP_REASONS) or self._blocks.lost:
+            self._judge()
         said = STOP_REASONS.get((self.finish or "stop").lower(), "stop")
         usage = UsageReported(self._usage.total())
         if self._failure is not None:
@@ -256,7 +257,7 @@ class AnthropicDecoder(WireDecoder[Event]):
     def _judge(self) -> None:
         """What an answer without an error of its own still fails for."""
         self._fail_unless_whole("event of a message", seen=self.frames > 0)
-        if self._failure is not None or (self.finish in STOP_REASONS and not self._blocks.lost):
+        if self._failure is not None:
             return
         if self._blocks.lost:
             self._fail("a tool call came without its beginning", retry=True)

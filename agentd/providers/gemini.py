@@ -87,8 +87,9 @@ class GeminiDecoder(WireDecoder[Frame]):
             if part is None:
                 if frame.candidates is None and not frame.says_something:
                     break
-                self._tell(chars, thought)
-                chars = thought = 0
+                if chars or thought:
+                    self._tell(chars, thought)
+                    chars = thought = 0
                 self._take_frame(frame, out)
             elif (text := part.text) and part.thought:
                 thought += len(text)
@@ -97,7 +98,8 @@ class GeminiDecoder(WireDecoder[Frame]):
                 chars += len(text)
                 out.append(Text(text))
             taken += 1
-        self._tell(chars, thought)
+        if chars or thought:
+            self._tell(chars, thought)
         self.frames += taken
         return taken
 

@@ -27,15 +27,15 @@ class UsageMeter:
     def add(self, usage: UsageDelta) -> None:
         """Take one usage object, which becomes this meter's own."""
         last, self._last = self._last, usage
-        if usage.prompt_token_count is None or usage.prompt_token_count < 0:
+        if (count := usage.prompt_token_count) is None or count < 0:
             usage.prompt_token_count = last.prompt_token_count
-        if usage.candidates_token_count is None or usage.candidates_token_count < 0:
+        if (count := usage.candidates_token_count) is None or count < 0:
             usage.candidates_token_count = last.candidates_token_count
-        if usage.thoughts_token_count is None or usage.thoughts_token_count < 0:
+        if (count := usage.thoughts_token_count) is None or count < 0:
             usage.thoughts_token_count = last.thoughts_token_count
-        if usage.tool_use_prompt_token_count is None or usage.tool_use_prompt_token_count < 0:
+        if (count := usage.tool_use_prompt_token_count) is None or count < 0:
             usage.tool_use_prompt_token_count = last.tool_use_prompt_token_count
-        if usage.cached_content_token_count is None or usage.cached_content_token_count < 0:
+        if (count := usage.cached_content_token_count) is None or count < 0:
             usage.cached_content_token_count = last.cached_content_token_count
 
     def total(self) -> Usage | None:

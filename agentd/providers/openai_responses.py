@@ -161,7 +161,6 @@ class OpenAIResponsesDecoder(WireDecoder[Event]):
 
     def _event(self, event: Event, data: bytes, name: str, out: list[StreamEvent]) -> None:
         kind = event.type or name
-        self._plain = self._plain and not self._odd
         if kind in _HANDLERS:
             self._handle(event, kind, data, out)
         elif not kind.startswith("response.") or kind == "response.error":
@@ -250,7 +249,7 @@ class OpenAIResponsesDecoder(WireDecoder[Event]):
         if event is None or event.response is None:
             return
         self.frames += 1
-        self._odd, self._plain = True, False
+        self._odd = True
         self._model = event.response.model or ""
         self._finish("completed", event.response, wrapped, out)
 

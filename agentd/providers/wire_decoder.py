@@ -100,6 +100,10 @@ class WireDecoder(Generic[_E]):
         if len(data) > MAX_LINE_BYTES:
             return data
         if _CR in data:
+            at = data.find(_LF) - 1
+            if data[at:] == b"\r\n\r\n" and data.find(_CR) == at and data.startswith(b"data: "):  # one line of data
+                self._started = True
+                return b"" if self._take([data[6:at]], out) else data
             bare = data.replace(b"\r", b"")
             if bare.replace(b"\n", b"\r\n") != data:  # not only line ends of CRLF
                 return data

@@ -51,7 +51,8 @@ DATA: dict[str, list[object]] = {
 NAMES = ["content_block_delta", "message_stop", "response.output_text.delta", "ping", "error", "new", "x: y", ""]
 FORMS = [
     *("event: {name}\ndata: {data}\n\n", "data: {data}\n\n") * 3, "data: {data}\nevent: {name}\n\n",
-    "event: {name}\n\n", ": comment\n\n", "id: 1\ndata: {data}\n\n", "data:{data}\n\n", "event: {name}\n{data}\n\n", "data: {data}\n",
+    "event: {name}\n\n", ": comment\n\n", "id: 1\ndata: {data}\n\n", "data:{data}\n\n", "event: {name}\n{data}\n\n",
+    "data: {data}\n",
     "event: {name}\nid: 1\ndata: {data}\n\n", "data: {data}\ndata: \n\n", "data: [DONE]\n\n", "data: {data}\n: comment\n", "\n",
     "event: {name}\ndata: {data}\nevent: {name}\n\n", "\ufeffdata: {data}\n\n", "error: {data}\n\n", "{data}\n\n",
     "data: \n\n", "dato: {data}\n\n",
