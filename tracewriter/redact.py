@@ -39,11 +39,13 @@ _SLICE: Final = (
 )  # what is searched at once: it stays in the cache, and a text of nothing but anchors is noticed early
 _TOO_DENSE: Final = "a line of little but what secrets begin with"
 _FEW: Final = 1024
-_BYTES_PER_HIT: Final = 16  # a line with more anchors than that is no text, and would take longer than its turn
-_BYTES_PER_MATCH: Final = 48  # the same for what is not turned down at first sight
+_BYTES_PER_HIT: Final = 24  # a line with more anchors than that is no text, and would take longer than its turn
+_BYTES_PER_MATCH: Final = 96  # the same for what is not turned down at first sight
+_BYTES_LOOKED_AT: Final = 256  # so long a match counts as two
 _MARKER: Final = {rule.name: b"[redacted:" + rule.name.encode() + b"]" for rule in (*SECRETS, *NAMES)} | {
     "exact": b"[redacted:exact]"
 }
+_MARKER_BEGIN: Final = b"[redacted:"
 _MARKERS: Final = tuple(marker.decode() for marker in _MARKER.values())
 
 Hit = tuple[int, int, int]  # anchor, start, end
@@ -72,6 +74,9 @@ class _Place(NamedTuple):
     checks: tuple[_Check, ...]
 
 
+_Named = tuple[int, tuple[_Check, ...]]  # where an anchor of names is
+
+
 class _Automaton:
     """One search for some of the anchors, and what to do at its hits."""
 
@@ -82,26 +87,33 @@ class _Automaton:
         self.names = tuple(_places(anchor, anchors, NAMES) for anchor in anchors)
         self._hidden = anchors.index(ANCHOR) if ANCHOR in anchors else -1
 
-    def find(self, block: bytes, budget: int) -> list[Hit]:
-        """All hits, in order; each anchor in the block is one or begins inside one. Raises CannotRedact for too many."""
+    def find(self, block: bytes, budget: int) -> tuple[list[Hit], bool]:
+        """All hits, in order, each anchor in the block being one or beginning inside one; and whether ASCII may be hidden in
+        escapes, which are no hits. Raises CannotRedact for too many.
+        """
         if len(block) <= 2 * _SLICE:
-            hits: list[Hit] = self._search(block)
+            hits, hides = self._without_escapes(self._search(block))
         else:
-            hits = []
+            hits, hides = [], False
             view = memoryview(block)
             for at in range(0, len(block), _SLICE):
-                stop = at + _SLICE
-                found = self._search(view[at : stop + self._longest - 1])
+                found = self._search(view[at : at + _SLICE + self._longest - 1])
+                if not found:
+                    continue
+                found, escapes = self._without_escapes(found)
+                hides |= escapes
                 hits += [(index, at + start, at + end) for index, start, end in found if start < _SLICE]
                 if len(hits) > budget:
                     break
         if len(hits) > budget:
             raise CannotRedact(_TOO_DENSE)
-        return hits
+        return hits, hides
 
-    def may_hide(self, hits: list[Hit]) -> bool:
-        """Whether a hit is the begin of an escape that ASCII may be hidden in."""
-        return self._hidden >= 0 and self._hidden in map(itemgetter(0), hits)
+    def _without_escapes(self, hits: list[Hit]) -> tuple[list[Hit], bool]:
+        hidden = self._hidden
+        if hidden < 0 or hidden not in map(itemgetter(0), hits):
+            return hits, False
+        return [hit for hit in hits if hit[0] != hidden], True
 
 
 def _places(anchor: bytes, anchors: tuple[bytes, ...], rules: tuple[Rule, ...]) -> tuple[_Place, ...]:
@@ -152,50 +164,83 @@ class Redactor:
         return plain
 
     def _redacted(self, block: bytes, counts: Counts | None) -> bytes:
-        found = self._find(block)
-        may_hide = any(automaton.may_hide(hits) for automaton, hits in zip(self._automata, found, strict=True) if hits)
+        found, may_hide = self._find(block)
         if may_hide and HIDES.search(block):
             block = unhidden(block, self._reveals)
-            found = self._find(block)
+            found, _ = self._find(block)
         for _ in range(_ROUNDS):
             exact = [_Span(start, end, "exact") for start, end in self._exact.spans(block)]
             before = block
-            block = self._round(block, exact, found, counts)
-            if block is before or not (exact or self._exact.can_join_markers):
+            block, again = self._round(block, exact, found, counts)
+            if block is before or not (again or exact or self._exact.can_join_markers):
                 break
-            found = self._find(block)
+            found, _ = self._find(block)
         return block
 
-    def _find(self, block: bytes) -> list[list[Hit]]:
-        budget = _FEW + len(block) // _BYTES_PER_HIT
-        return [automaton.find(block, budget) for automaton in self._automata]
+    def _find(self, block: bytes) -> tuple[list[list[Hit]], bool]:
+        try:
+            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT)
+        except CannotRedact:
+            # A marker may be shorter than what it replaced: what was redacted once must not be refused for its markers.
+            markers = block.count(_MARKER_BEGIN)
+            if not markers:
+                raise
+            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT + 2 * markers)
+
+    def _found(self, block: bytes, left: int) -> tuple[list[list[Hit]], bool]:
+        found: list[list[Hit]] = []
+        may_hide = False
+        for automaton in self._automata:
+            hits, hides = automaton.find(block, left)
+            found.append(hits)
+            left -= len(hits)
+            may_hide |= hides
+        return found, may_hide
 
     def _reveals(self, line: bytes) -> bool:
-        return (
-            self._round(line, [_Span(*span, "exact") for span in self._exact.spans(line)], self._find(line), None)
-            is not line
-        )
+        exact = [_Span(*span, "exact") for span in self._exact.spans(line)]
+        found, _ = self._find(line)
+        return self._round(line, exact, found, None)[0] is not line
 
-    def _round(self, block: bytes, spans: list[_Span], found: list[list[Hit]], counts: Counts | None) -> bytes:
-        names: list[tuple[int, tuple[_Check, ...]]] = []
+    def _round(
+        self, block: bytes, spans: list[_Span], found: list[list[Hit]], counts: Counts | None
+    ) -> tuple[bytes, bool]:
+        """The block after one round; and whether another may find more."""
+        work = _Work(len(block))
+        names: list[_Named] = []
         for automaton, hits in zip(self._automata, found, strict=True):
             if hits:
-                spans += _secrets(block, automaton.secrets, hits)
+                spans += _secrets(block, automaton.secrets, hits, work)
                 table = automaton.names
                 names += [(start + place.offset, place.checks) for index, start, _ in hits for place in table[index]]
-        names.sort(key=itemgetter(0))
         if spans:
             spans = _united(spans)
-            names = _moved(names, spans)
+            names = _moved(sorted(names, key=itemgetter(0)), spans)
             block = _replace(block, spans, counts)
-        spans = _named(block, names)
-        return _replace(block, spans, counts) if spans else block
+        elif len(names) > 1:
+            names.sort(key=itemgetter(0))
+        spans, again = _named(block, names, work) if names else ([], False)
+        return _replace(block, spans, counts) if spans else block, again
 
 
-def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit]) -> Iterator[_Span]:
+class _Work:
+    """How much of its turn a block has left. Charged for what is looked at closely: then its cost is linear in its length."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, size: int) -> None:
+        self.left = _FEW + size // _BYTES_PER_MATCH
+
+    def charge(self, found: re.Match[bytes]) -> None:
+        """Raises CannotRedact when nothing is left."""
+        self.left -= 1 + (found.end() - found.start()) // _BYTES_LOOKED_AT
+        if self.left < 0:
+            raise CannotRedact(_TOO_DENSE)
+
+
+def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit], work: _Work) -> Iterator[_Span]:
     """All that rules with a form of their own match. What begins in a value of the same family ends there too."""
     seen: dict[str, int] = {}
-    left = _FEW + len(block) // _BYTES_PER_MATCH
     for index, start, _ in hits:
         for offset, checks in table[index]:
             for shift, match, rule in checks:
@@ -205,9 +250,7 @@ def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit
                 found = match(block, at)
                 if found is None:
                     continue
-                left -= 1
-                if left < 0:
-                    raise CannotRedact(_TOO_DENSE)
+                work.charge(found)
                 span = rule.judge(block, found)
                 if span is not None:
                     seen[rule.family] = span[1]
@@ -215,11 +258,13 @@ def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit
                         yield _Span(*span, rule.name)
 
 
-def _named(block: bytes, names: list[tuple[int, tuple[_Check, ...]]]) -> list[_Span]:
-    """From left to right, what has a name before it; a name in a value is none."""
+def _named(block: bytes, names: list[_Named], work: _Work) -> tuple[list[_Span], bool]:
+    """From left to right, what has a name before it; a name in a value is none. And whether something inside of what was not
+    taken for a secret was: then it is another text, to be judged again.
+    """
     spans: list[_Span] = []
-    reach = 0
-    left = _FEW + len(block) // _BYTES_PER_MATCH
+    reach = doubtful = 0
+    again = False
     for at, checks in names:
         if at < reach:
             continue
@@ -227,15 +272,19 @@ def _named(block: bytes, names: list[tuple[int, tuple[_Check, ...]]]) -> list[_S
             found = match(block, at + shift)
             if found is None:
                 continue
-            left -= 1
-            if left < 0:
-                raise CannotRedact(_TOO_DENSE)
+            start, end = found.span(found.lastindex or 0)
+            if block.startswith(_MARKER_BEGIN, start) and block.find(b"]", start, end) == end - 1:
+                continue
+            work.charge(found)
             span = rule.judge(block, found)
-            if span is not None:
-                reach = span[1]
-                spans.append(_Span(*span, rule.name))
-                break
-    return spans
+            if span is None:
+                doubtful = max(doubtful, end)
+                continue
+            reach = span[1]
+            spans.append(_Span(*span, rule.name))
+            again |= span[0] < doubtful
+            break
+    return spans, again
 
 
 def _united(spans: list[_Span]) -> list[_Span]:
@@ -250,9 +299,9 @@ def _united(spans: list[_Span]) -> list[_Span]:
     return united
 
 
-def _moved(names: list[tuple[int, tuple[_Check, ...]]], spans: list[_Span]) -> list[tuple[int, tuple[_Check, ...]]]:
+def _moved(names: list[_Named], spans: list[_Span]) -> list[_Named]:
     """Where the anchors of names are once the spans are replaced; those inside one are gone."""
-    moved: list[tuple[int, tuple[_Check, ...]]] = []
+    moved: list[_Named] = []
     rest = iter(spans)
     span = next(rest, None)
     shift = 0

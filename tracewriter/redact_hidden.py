@@ -16,6 +16,7 @@ from tracewriter.errors import TraceError
 ANCHOR: Final = b"\\u00"
 HIDES: Final = re.compile(rb"\\u00[2-7]")  # ASCII that needs no escape
 _DEEPER: Final = re.compile(r"\\{1,8}u00([2-7][0-9a-fA-F])")
+_ASCII: Final = {form % code: chr(code) for code in range(0x20, 0x80) for form in ("%02x", "%02X")}
 
 
 class CannotRedact(TraceError):
@@ -53,12 +54,12 @@ def _plain(line: bytes, reveals: Callable[[bytes], bool]) -> bytes:
 def _surface(value: object, reveals: Callable[[bytes], bool]) -> object:
     match value:
         case str():
-            plain = _DEEPER.sub(lambda found: chr(int(found[1], 16)), value)
-            return (
-                plain
-                if plain != value and reveals(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
-                else value
-            )
+            pieces = _DEEPER.split(value)
+            if len(pieces) == 1:
+                return value
+            pieces[1::2] = [_ASCII[code] for code in pieces[1::2]]
+            plain = "".join(pieces)
+            return plain if reveals(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")) else value
         case list():
             return [_surface(item, reveals) for item in value]
         case _Pairs():

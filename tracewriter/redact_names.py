@@ -43,15 +43,23 @@ def _quoted_value() -> bytes:
     return b"(?:[bBrRfFuU]{1,2}(?=[\\\\'\"`]))?(?:" + escaped + b"|" + single + b"|" + back + b")"
 
 
+# A block of YAML, `password: |`: how many backslashes a newline has says which quotes are inside
+_SCALAR_HEAD: Final = rb":[ ][|>][+-]?(?P<sl>\\{1,8})(?:r(?P=sl))?n(?P<indent>[ ]{1,16}+)"
+_SCALAR_LINE: Final = rb"(?:[^\"\\\n]%b|(?!(?P=sl)[nr])(?:(?P=sl)\\*+\"|\\++(?!\")))"
+_SCALAR: Final = re.compile(
+    _SCALAR_HEAD + rb"(?P<scalar>%b*+(?:(?P=sl)(?:r(?P=sl))?n(?P=indent)%b*+)*+)" % ((_SCALAR_LINE % b"++",) * 2)
+)
+
 _ANNOTATION: Final = rb"(?:[?!]?:[ ]?&?[A-Za-z_][A-Za-z0-9_.]{0,30}(?:\[[A-Za-z0-9_., |]{0,40}\])?(?:[ ]?\|[ ]?[A-Za-z]{1,12}){0,2}[ ]?(?==))?"  # noqa: E501
 _TO: Final = rb"(?:=>|:=|={1,3}|[?!]?:(?!:))"
-_NAME_END: Final = rb"(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}"
+_NAME_END: Final = rb"(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}+"
 _VALUE: Final = (
     rb"(?:\"[ ]?:[ ]?\"(?P<json>(?:[^\"\\\n]++|\\[^\n])*+)|"
     + _NAME_END + _ANNOTATION + rb"(?:" + _TO + _SPACE + rb"{0,8}(?:" + _quoted_value()
     + rb"|(?P<bare>" + _BARE + rb"))|"
     + rb",[ ]?(?:\\{1,15}\"(?P<item>[^\"'\\\n]{8,}+)|'(?P<item1>[^\"'\\\n]{8,}+)))"
-    + rb"|>(?P<xml>[^\x00-\x20<>\"'\\]{1,256}+)<" + SLASH
+    + b"|" + _SCALAR_HEAD + b"(?P<scalar>" + _SCALAR_LINE % b"" + rb"{3,256}+)"
+    + rb"|>(?P<xml>[^\x00-\x20<>\"'\\]{1,2048}+)<" + SLASH
     + rb"|" + _SPACE + rb"{1,4}(?:\\{1,8}\"|\\{0,8}')?(?P<option>" + _BARE + rb"))"
 )  # fmt: skip
 
@@ -81,6 +89,8 @@ _VARIABLE: Final = re.compile(rb"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\Z")
 
 def _is_placeholder(value: bytes) -> bool:
     """What stands where a secret will be: `${TOKEN}`, `<password>`, `your-key-here`, a marker, the name of a variable."""
+    if value.isalnum() and not value.isalpha():
+        return False
     if _SIGN.match(value) and _SIGNS.match(value):
         return True
     lower = value.lower()
@@ -105,9 +115,11 @@ _NUMBER: Final = re.compile(rb"[-+]?[0-9][0-9_.,]*(?:[eE][+-]?[0-9]+)?[kKmM]?\Z"
 _ASSIGNED: Final = re.compile(rb"[A-Za-z0-9_-]*(?:=|[ \t]+)\Z")  # `password=1234`; in JSON it would be a number
 _OWN_WORD: Final = re.compile(rb"(?i)(?:pass|pwd|secret|token|key)[a-z_]{0,12}[0-9]{0,2}\Z")
 _IDENTIFIER: Final = re.compile(rb"[A-Za-z_]+[0-9]{0,2}\Z")
-_OPTION_BEFORE: Final = re.compile(
-    rb"(?:(?:\A|[\s'\"=n`])--?[A-Za-z0-9_-]{0,32}|(?:login|user)[ \t]{1,4}[^\s\"\\]{1,64}[ \t]{1,4}[A-Za-z]{0,8})\Z"
-)
+_NAME_BYTES: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+_BEFORE_OPTION: Final = b" \t\n'\"=`"  # also nothing: the begin of the block
+_AFTER_LINE: Final = (b"n-", b"r-", b"t-")  # with the backslash before it, an escape
+_BREAK: Final = rb"(?:[ \t]|\\{1,8}[nrt]){1,12}"
+_LOGIN_BEFORE: Final = re.compile(b"(?:login|user)" + _BREAK + rb"[^\s\"\\]{1,64}" + _BREAK + rb"[A-Za-z]{0,8}\Z")
 
 
 def _any_quoted(value: bytes) -> bool:
@@ -128,6 +140,30 @@ def _weak_quoted(value: bytes) -> bool:
 _QUOTED: Final = {"password": _any_quoted, "strong": _strong_quoted, "weak": _weak_quoted}
 
 
+_LINE_BEGIN: Final = re.compile(rb"(?:\\{1,8}[nr]|[\"\n])(?:[ ]|\\{1,8}t)*(?:- )?[A-Za-z0-9_.-]{0,32}\Z")
+_LINE_END: Final = re.compile(rb"[ ]*(?:\\{1,15}[nr\"]|[\"\n]|\Z| #)")
+_LETTERS: Final = re.compile(rb"[a-z]{8,}\Z")
+_NO_LETTERS: Final = frozenset(
+    b"accepted anything basestring changeit correct denylist disabled encrypted external filtered generated incorrect integer"
+    b" internal mismatch nullable nonempty plaintext protected provided redacted rejected reserved sensitive something"
+    b" unchanged undefined unknown unspecified username varchar verified whatever withheld".split()
+)
+
+
+def _is_yaml_word(block: bytes, found: re.Match[bytes], value: bytes) -> bool:
+    """Whether a value of letters alone is the whole rest of a line that begins with its name: `password: correcthorse`."""
+    start, end = found.span("bare")
+    return (
+        block[start - 2 : start] == b": "
+        and _LETTERS.match(value) is not None
+        and value not in _NO_LETTERS
+        and not _is_placeholder(value)
+        and not _OWN_WORD.search(value[-32:])
+        and _LINE_END.match(block, end) is not None
+        and _LINE_BEGIN.search(block[max(0, found.start() - 64) : found.start()]) is not None
+    )
+
+
 def _bare_secret(value: bytes, kind: str) -> bool:
     """Whether a value without quotes is more than code or a word."""
     if _WORDS.match(value):
@@ -138,32 +174,48 @@ def _bare_secret(value: bytes, kind: str) -> bool:
     return len(value) >= {"password": 4, "strong": 6, "weak": 10}[kind]
 
 
-def _env_secret(value: bytes) -> bool:
-    return (
-        len(value) >= 3
-        and not _PATH.match(value)
-        and not (_CALL.match(value) or _IN_CALL.match(value) or value.isdigit())
-    )
+def _env_secret(value: bytes, kind: str) -> bool:
+    if value.isdigit():
+        return kind == "password" and len(value) >= 4
+    return len(value) >= 3 and not (_PATH.match(value) or _CALL.match(value) or _IN_CALL.match(value))
+
+
+def _is_option(block: bytes, at: int) -> bool:
+    """Whether the name that goes on at `at` is that of an option, or comes after `login bob`, as in .netrc."""
+    before = block[max(0, at - 34) : at]
+    rest = before.rstrip(_NAME_BYTES)
+    word = before[len(rest) :]
+    if word.startswith(b"-"):
+        return rest[-1:] in _BEFORE_OPTION
+    if word.startswith(_AFTER_LINE):
+        return rest.endswith(b"\\")
+    before = block[max(0, at - 100) : at]
+    return (b"login" in before or b"user" in before) and _LOGIN_BEFORE.search(before) is not None
 
 
 def _accepts(block: bytes, found: re.Match[bytes], group: str, kind: str) -> bool:
     start, end = found.span(group)
     value = block[start : min(end, start + 256)]
-    if _is_placeholder(value):
-        return False
     if group == "env":
-        return _env_secret(value)
-    if group in ("bare", "option"):
-        if block[end : end + 1] in (b"(", b"[", b"{") or _CALL.match(value):
-            return False
-        if group == "option" and not _OPTION_BEFORE.search(block[max(0, found.start() - 100) : found.start()]):
-            return False
-        if _NUMBER.match(value):
-            return kind == "password" and len(value) >= 4 and _ASSIGNED.match(block, found.start(), start) is not None
-        return _bare_secret(value, kind)
-    if group in ("item", "item1"):
-        return _weak_quoted(value)
-    return not _SENTENCE.match(value) and _QUOTED[kind](value)
+        return _env_secret(value, kind) and not _is_placeholder(value)
+    if group == "option":
+        plain = value.isalpha() and len(value) < 24
+        return not plain and _is_option(block, found.start()) and _accepts_bare(block, found, group, kind, value)
+    if group == "bare":
+        return _accepts_bare(block, found, group, kind, value)
+    looks = _weak_quoted if group in ("item", "item1") else _QUOTED[kind]
+    return looks(value) and not _is_placeholder(value) and not (b" " in value and _SENTENCE.match(value))
+
+
+def _accepts_bare(block: bytes, found: re.Match[bytes], group: str, kind: str, value: bytes) -> bool:
+    start, end = found.span(group)
+    if value.isalpha() and len(value) < 24:
+        return group == "bare" and kind == "password" and _is_yaml_word(block, found, value)
+    if block[end : end + 1] in (b"(", b"[", b"{") or _CALL.match(value):
+        return False
+    if _NUMBER.match(value):
+        return kind == "password" and len(value) >= 4 and _ASSIGNED.match(block, found.start(), start) is not None
+    return _bare_secret(value, kind) and not _is_placeholder(value)
 
 
 def _judge(kind: str) -> Judge:
@@ -175,6 +227,9 @@ def _judge(kind: str) -> Judge:
         if group in ("bare", "env", "option"):
             rest = _REST["env" if group == "env" else "bare"].match(block, end)
             end = rest.end() if rest else end
+        elif group == "scalar":
+            rest = _SCALAR.match(block, block.rfind(b":", found.start(), start))
+            end = rest.end() if rest else end
         return start, end
 
     return judge
@@ -185,6 +240,7 @@ _OFFSETS: Final = {
     "ssphr": -1,
     "SSW": -1,
     "Key": -1,
+    "KEY": -1,
     "okie": -1,
     "rer ": -2,
     "ure=": -2,
@@ -202,46 +258,56 @@ _MORE: Final = rb"[0-9]{0,2}(?:_(?:PROD|DEV|TEST|STAGING|LIVE|OLD|NEW|VALUE)|[_-
 
 
 _AFTER: Final = rb"(?=[ \t\"'`\\:=,>?!])"
-_ENV_VALUE: Final = _MORE + rb"=(?P<env>" + _ENV + rb")"
+# NAME=value, up to a space or quote, as in .env files and shells: any value, but an expansion or a call
+_ENV_VALUE: Final = b"(?:=(?P<env>" + _ENV + b")|" + _AFTER + _VALUE + b")"
 
 
 def _named(name: str, kind: str, words: bytes, *anchors: str) -> Rule:
     return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _AFTER + _VALUE), _judge(kind), "name")
 
 
-def _in_env(name: str, words: bytes, *anchors: str) -> Rule:
-    """NAME=value, up to a space or quote, as in .env files and shells: any value, but an expansion or a call."""
-    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _ENV_VALUE), _judge("env"), "name")
+def _in_env(name: str, kind: str, words: bytes, *anchors: str) -> Rule:
+    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _ENV_VALUE), _judge(kind), "name")
 
 
 _PASS_UPPER: Final = rb"(?<=P)ASS(?:WORD|WD|WORT|PHRASE)|PASS|PWD"
-_PASS: Final = rb"(?<=[pP])ass(?:wor[dt]|wd|phrase)s?|(?<![a-z])pass|[pP]wd|" + _PASS_UPPER
+_PASS: Final = rb"(?<=[pP])ass(?:wor[dt]|wd|phrase)s?|(?<![a-z])pass|[pP]wd"
 _SECRET_UPPER: Final = rb"(?<=S)ECRET(?:_?(?:ACCESS_?)?KEY(?:_BASE)?|_TOKEN)?"
-_SECRET: Final = rb"(?<=[sS])ecret(?:[_-]?(?:[aA]ccess)?[_-]?[kK]ey(?:[_-]?[bB]ase)?|[_-]?[tT]oken)?|" + _SECRET_UPPER
-_TOKEN: Final = rb"(?:(?<=[_-][tT])|(?<=[a-z]T)|(?<=(?<=access|bearer)t)|(?<=(?<=auth)t)|(?<=npmT))oken"
+_SECRET: Final = rb"(?<=[sS])ecret(?:[_-]?(?:[aA]ccess)?[_-]?[kK]ey(?:[_-]?[bB]ase)?|[_-]?[tT]oken)?"
 _KEY_OWNERS: Final = (
     "api access private signing signature encryption master account auth shared storage license ssh deploy session app application admin"  # noqa: E501
     " service webhook consumer subscription function jwt hmac aes rsa crypto cipher security publishable functions host stripe"
 )
 _BASIC_VALUE: Final = rb"((?:[A-Za-z0-9+=_-]|" + SLASH + rb"){8,}+)"
 
-_P: Final = ("ssw", "ssphr", 'pass"', "pass\\", "pass=", "pwd", "Pwd")
+_P: Final = ("ssw", "ssphr", 'pass"', "pass\\", "pass=", "pass:", "pwd", "Pwd")
 _P_UPPER: Final = ("SSW", "PASS=", "PWD")
 
 
-_KEY: Final = rb"[_-][kK]ey|[_-]KEY|[a-z]Key|(?<=[aA])pikey"
+_KEY: Final = rb"[_-][kK]ey|[a-z]Key|(?<=[aA])pikey"
+_NAME_BEGINS: Final = {ord("_"): 0, ord("-"): 0, ord("p"): 2}
 _OWNERS: Final = tuple(owner.encode() for owner in _KEY_OWNERS.split())
+_OWNER_ENDS: Final = frozenset(owner[-3:] for owner in _OWNERS)  # all have three letters
+
+
+_STRONG_TOKEN: Final = re.compile(rb"(?<=[_-])[tT]|(?<=[a-z])T|(?<=access)t|(?<=bearer)t|(?<=auth)t")
+_token_strong: Final = _judge("strong")
+_token_weak: Final = _judge("weak")
+
+
+def _token(block: bytes, found: re.Match[bytes]) -> Span | None:
+    """`access_token` and the like say what they hold; a `token` alone is mostly a parser's."""
+    return (_token_strong if _STRONG_TOKEN.match(block, found.start() - 1) else _token_weak)(block, found)
 
 
 def _owned(judge: Judge) -> Judge:
     """For `_key` and the like: only after a word that makes it a secret one."""
 
     def owned(block: bytes, found: re.Match[bytes]) -> Span | None:
-        first = block[found.start() : found.start() + 1]
-        at = found.start() + {b"_": 0, b"-": 0, b"p": 2}.get(first, 1)
-        if not block[max(0, at - 12) : at].lower().endswith(_OWNERS):
-            return None
-        return judge(block, found)
+        start = found.start()
+        at = start + _NAME_BEGINS.get(block[start], 1)
+        owner = block[max(0, at - 12) : at].lower()
+        return judge(block, found) if owner[-3:] in _OWNER_ENDS and owner.endswith(_OWNERS) else None
 
     return owned
 
@@ -252,7 +318,7 @@ _SCHEME: Final = (
     + rb"{1,8}"
 )
 _HEADER: Final = (
-    rb"(?:uthorization|UTHORIZATION)(?:\"[ ]?:[ ]?\"|(?:\\{1,15}\"|\\{0,8}['`])?\]?" + _SPACE + rb"{0,8}[:=,]"
+    rb"(?:uthorization|UTHORIZATION)(?:\"[ ]?:[ ]?\"|(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}[:=,]"
     + _SPACE + rb"{0,8}(?:[bf]?\\{1,15}\"|\\{0,8}[bf]?['`])?)"
 )  # fmt: skip
 
@@ -279,6 +345,11 @@ def _user_password(block: bytes, found: re.Match[bytes]) -> Span | None:
     return found.span("value")
 
 
+def _mysql_password(block: bytes, found: re.Match[bytes]) -> Span | None:
+    value = found["value"]
+    return None if _is_placeholder(value) or not value.strip(b"0123456789:.") else found.span("value")
+
+
 _HEADER_VALUE: Final = rb"(?:[^\x00-\x20\"'`\\<>\[]|" + SLASH + b"|" + _WIDE + b")"
 
 NAMES: Final = (
@@ -293,22 +364,24 @@ NAMES: Final = (
         rb"(?<=[cC])ookies?(?:\"[ ]?:[ ]?\"|(?:\\{1,15}\"|['`])?" + _SPACE + rb"{0,8}:" + _SPACE + rb"{0,8}(?:\\{1,15}\"|['`])?)"
         rb"(?=[A-Za-z0-9_.%-]{1,64}=[^\x00-\x20\"'`\\;,(){}\[]{2})((?:[^\x00-\x1f\"'`\\<>]|" + SLASH + b"|" + _WIDE + b"){10,}+)"),
         _any_value, "cookie"),
-    _in_env("password", _PASS_UPPER, *_P_UPPER),
-    _named("password", "password", _PASS, *_P, *_P_UPPER),
-    _in_env("secret", _SECRET_UPPER, "ECRET"),
+    _in_env("password", "password", _PASS_UPPER, *_P_UPPER),
+    _named("password", "password", _PASS, *_P),
     Rule("secret", _at("ecret"), re.compile(rb"(?:(?<=(?<![A-Za-z0-9])s)|(?<=\\[bfnrt]s)|(?<=%[0-9A-F]{2}s)|(?<=\\u[0-9a-fA-F]{4}s)|(?<=ms))ecret_([A-Za-z0-9]{40}[A-Za-z0-9_-]*+)"), family="word"),  # noqa: E501
-    _named("secret", "strong", _SECRET, "ecret", "ECRET"),
-    _in_env("token", rb"(?<=T)OKEN", "OKEN"),
-    _named("token", "strong", _TOKEN + rb"|(?<=T)OKEN", "oken", "OKEN"),
-    _named("token", "weak", rb"(?<=[tT])oken", "oken"),
-    Rule("api-key", _at("_KEY"), re.compile(b"_KEY" + _ENV_VALUE), _owned(_judge("env")), "name"),
-    Rule("api-key", _at("_key", "-key", "_KEY", "-Key", "-KEY", "Key", "pikey"), re.compile(
+    _named("secret", "strong", _SECRET, "ecret"),
+    _in_env("secret", "strong", _SECRET_UPPER, "ECRET"),
+    Rule("token", _at("oken"), re.compile(b"(?<=[tT])oken" + _MORE + _AFTER + _VALUE), _token, "name"),
+    _in_env("token", "strong", rb"(?<=T)OKEN", "OKEN"),
+    Rule("api-key", _at("KEY"), re.compile(b"[_-]KEY" + _MORE + _ENV_VALUE), _owned(_judge("strong")), "name"),
+    Rule("api-key", _at("_key", "-key", "Key", "pikey"), re.compile(
         b"(?:" + _KEY + b")s?" + _MORE + _AFTER + _VALUE), _owned(_judge("strong")), "name"),
     Rule("basic-auth", _at("uth=", 'uth"', 'uth\\'), re.compile(
         rb"auth(?:(?<=_auth)=|\"[ ]?:[ ]?\"|\\{1,15}\"[ ]?:[ ]?\\{1,15}\")" + _BASIC_VALUE), _token_like, "auth"),
     Rule("signature", _at("sig="), re.compile(rb"(?<=[?&;])sig=([A-Za-z0-9%+/=_-]{16,}+)"), family="sig"),
     Rule("signature", _at("ure="), re.compile(rb"(?<=[sS]ign)ature=([A-Za-z0-9%+/=_-]{20,}+)"), _token_like, "sig"),
-    Rule("password", ((b" -u ", 1), (b"-user", 0)), re.compile(
+    Rule("password", ((b" -u ", 1), (b"-us", 0)), re.compile(
         rb"-(?:u|user)[ =]{1,2}\\{0,15}[\"']?(?P<user>[A-Za-z0-9_.@+-]{1,64}):(?!\[redacted:)(?P<value>[^\x00-\x20\"'`\\<>/:]{1,256}+)"),  # noqa: E501
         _user_password, "user"),
+    Rule("password", _at("mysql"), re.compile(
+        rb"mysql(?:dump|admin|import|show|sh)?(?=[ \t])[^\x00-\x1f\"'`\\|;&<>]{0,120}?[ \t]-p(?!ort|ro|ipe)(?:\\{0,8}['\"])?"
+        rb"(?P<value>[^\x00-\x20\"'`\\|;&<>][^\x00-\x20\"'`\\|;&<>]{2,256}+)"), _mysql_password, "mysql"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from tracewriter.redact_rules import SECRETS
 
 HEX = "3f8a1c9e7b2d4f605182a3b4c5d6e7f8" * 2
 ALNUM = "Zq8vTn3Lw0Rk5Yb2Hd7Jx4Mc9Pf6Sg1AoEiUq8vTn3Lw0Rk5Yb2Hd7Jx4Mc9Pf6Sg1AoEiU"
+UUID = "3f8a1c9e-7b2d-4f60-9182-a3b4c5d6e7f8"
 UPPER = "ZQ8VTN3LW0RK5YB2HD7J"
 EXACT = "corr3ct/horse+b4ttery"
 
@@ -85,6 +86,68 @@ OWN_FORMS = (
     ("url-password", "mongodb+srv://üser:gehe%21m9@cluster0.example/db", "gehe%21m9"),
     ("private-key", f"-----BEGIN OPENSSH PRIVATE KEY-----\n{ALNUM}\n{ALNUM}==\n-----END OPENSSH PRIVATE KEY-----", ALNUM),
     ("private-key", f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{ALNUM}\n=abcd\n-----END PGP PRIVATE KEY BLOCK-----", ALNUM),
+    *(("gitlab", f"gl{kind}-" + ALNUM[:20], ALNUM[:20]) for kind in ("ptt", "dt", "cbt", "imt", "agent", "oas", "soat")),
+    ("gitlab", "GR1348941" + ALNUM[:20], ALNUM[:20]),
+    ("grafana", "glc_" + ALNUM[:60], ALNUM[:60]),
+    ("atlassian", "ATCTT3xFfGN0" + ALNUM[:60], ALNUM[:60]),
+    ("bitbucket", "ATBB" + ALNUM[:32], ALNUM[:32]),
+    ("netlify", "nfp_" + ALNUM[:36], ALNUM[:36]),
+    *(("sonar", kind + HEX[:40], HEX[:40]) for kind in ("sqp_", "squ_", "sqa_")),
+    ("pinecone", "pcsk_4Tq" + ALNUM[:20] + "_" + ALNUM[:40], ALNUM[:40]),
+    ("circleci", "CCIPAT_" + ALNUM[:22] + "_" + HEX[:40], HEX[:40]),
+    ("circleci", "CCIPRJ_" + ALNUM[:22] + "_" + HEX[:40], HEX[:40]),
+    ("azure-devops", ALNUM[:70] + "JQQJ99AZDO1a2b"[:6] + "AZDO1a2b", ALNUM[:70]),
+    ("tavily", "tvly-dev-" + ALNUM[:32], ALNUM[:32]),
+    ("rubygems", "rubygems_" + HEX[:48], HEX[:48]),
+    ("stripe", "rk_test_" + ALNUM[:24], ALNUM[:24]),
+    ("dropbox", "sl.u.AF" + ALNUM[:70], ALNUM[:70]),
+    ("dropbox", "sl.B" + ALNUM[:70] + "-_" + ALNUM, ALNUM[:70]),
+    ("square", "sq0atp-" + ALNUM[:22], ALNUM[:22]),
+    ("square", "sq0csp-" + ALNUM[:43], ALNUM[:43]),
+    ("facebook", "EAA" + ALNUM * 2, ALNUM),
+    ("facebook", "EAAA" + ALNUM[:60], ALNUM[:60]),
+    ("fireworks", "fw_" + ALNUM[:24], ALNUM[:24]),
+    ("voyage", "pa-" + ALNUM[:43], ALNUM[:43]),
+    ("firecrawl", "fc-" + HEX[:32], HEX[:32]),
+    ("e2b", "e2b_" + HEX[:40], HEX[:40]),
+    ("langsmith", "lsv2_pt_" + HEX[:32] + "_" + HEX[:10], HEX[:32]),
+    ("cerebras", "csk-" + ALNUM[:48].lower(), ALNUM[:48].lower()),
+    ("sk-key", f"sk-lf-{UUID}", UUID),
+    ("sk-key", f"sk-or-v1-{HEX}", HEX),
+    ("v1-token", f"wandb_v1_{ALNUM[:60]}", ALNUM[:60]),
+    ("snyk", f"snyk_uat.1a2b3c4d.{ALNUM[:60]}.{ALNUM[:43]}", ALNUM[:60]),
+    ("launchdarkly", f"sdk-{UUID}", UUID),
+    ("launchdarkly", f"api-{UUID}", UUID),
+    *(("plaid", f"access-{kind}-{UUID}", UUID) for kind in ("sandbox", "development", "production")),
+    ("mailchimp", HEX[:32] + "-us12", HEX[:32]),
+    ("okta", "SSWS 00" + ALNUM[:40], ALNUM[:40]),
+    ("bedrock", "ABSKQmVkcm9ja0FQSUtleS" + ALNUM, ALNUM),
+    ("1password", "ops_eyJ" + ALNUM * 3, ALNUM),
+    ("aws", "IQoJb3JpZ2luX2VjE" + ALNUM * 3, ALNUM),
+    ("google", "AQ.Ab8RN6" + ALNUM[:44], ALNUM[:44]),
+    ("google", "1//0" + ALNUM[:60], ALNUM[:60]),
+    ("discord", f"MTk4{ALNUM[:22]}.Gx1yZ2.{ALNUM[:38]}", ALNUM[:38]),
+    ("resend", f"k=re_{ALNUM[:8]}_{ALNUM[:24]}", ALNUM[:24]),
+    ("jfrog", "AKCp8" + ALNUM[:68], ALNUM[:68]),
+    ("jfrog", "cmVmdGtuOjAxOj" + ALNUM[:50], ALNUM[:50]),
+    ("sourcegraph", "sgp_" + HEX[:40], HEX[:40]),
+    ("sourcegraph", f"sgp_{HEX[:16]}_{HEX[:40]}", HEX[:40]),
+    ("nuget", "oy2" + ALNUM[:43].lower(), ALNUM[:43].lower()),
+    ("hubspot", f"pat-na1-{UUID}", UUID),
+    ("hubspot", f"pat-eu1-{UUID}", UUID),
+    ("contentful", "CFPAT-" + ALNUM[:43], ALNUM[:43]),
+    ("vercel", "vck_" + ALNUM[:56], ALNUM[:56]),
+    ("vercel", "vcp_" + ALNUM[:56], ALNUM[:56]),
+    ("jina", "jina_" + HEX[:32] + ALNUM[:28], HEX[:32]),
+    ("posthog", "phx_" + ALNUM[:43], ALNUM[:43]),
+    ("render", "rnd_" + ALNUM[:32], ALNUM[:32]),
+    ("neon", "napi_" + ALNUM[:64].lower(), ALNUM[:64].lower()),
+    ("confluent", "cflt" + ALNUM[:60], ALNUM[:60]),
+    ("url-password", f"https://{ALNUM[:52].lower()}@dev.azure.com/org/x", ALNUM[:52].lower()),
+    ("url-password", f"https://{HEX[:40]}:x-oauth-basic@github.com/o/r.git", HEX[:40]),
+    ("private-key", f"PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\n{ALNUM[:64]}\n{ALNUM[:40]}==\nPrivate-MAC: {HEX}", ALNUM[:64]),  # noqa: E501
+    *(("private-key", "".join(ALNUM[at:width] + ALNUM[:at] + "\n" for at in range(6)) + f"{ALNUM[9:40]}=\n-----END {kind}PRIVATE KEY-----", ALNUM[:width][9:40])  # noqa: E501
+      for width, kind in ((64, "RSA "), (70, "OPENSSH "), (64, ""))),
     ("private-key", f"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{ALNUM}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----", ALNUM),
 )  # fmt: skip
 NAMED = (
@@ -116,6 +179,27 @@ NAMED = (
     ("password", "curl -u bob:tr0ub4dor https://h/x", "tr0ub4dor"),
     ("password", "curl --user 'bob:tr0ub4dor' https://h/x", "tr0ub4dor"),
     ("password", '{"password": "back\\\\slash9 \\"quoted\\" tail"}', "slash9"),
+    ("password", "machine h\n  login bob\n  password tr0ub4dor\n", "tr0ub4dor"),
+    ("password", "machine h\nlogin bob\npassword tr0ub4dor", "tr0ub4dor"),
+    ("password", "mysql -u root -ptr0ub4dor shop", "tr0ub4dor"),
+    ("password", "mysqldump -h db -uroot -p'tr0ub4dor' --all-databases", "tr0ub4dor"),
+    ("password", "openssl rsa -passin pass:tr0ub4dor -in k.pem", "tr0ub4dor"),
+    ("password", "db:\n  password: correcthorse\n  port: 1", "correcthorse"),
+    ("password", "db:\n- db_password: correcthorse\n", "correcthorse"),
+    ("password", "db:\n  password: |\n    tr0ub4 dor\n    and-more\n  port: 1", "tr0ub4 dor"),
+    ("password", "db:\n  password: |\n    tr0ub4 dor\n    and-more\n  port: 1", "and-more"),
+    ("secret", "stringData:\n  client_secret: >-\n    a1b2c3d4e5f6\nkind: Secret", "a1b2c3d4e5f6"),
+    ("token", f"<SessionToken>{ALNUM * 9}</SessionToken>", ALNUM),
+    ("token", f"aws_session_token = {ALNUM * 5}", ALNUM),
+    ("token", f"TWILIO_AUTH_TOKEN={HEX[:32]}", HEX[:32]),
+    ("token", f"SNYK_TOKEN={UUID}", UUID),
+    ("api-key", f"CLOUDFLARE_API_KEY={HEX[:37]}", HEX[:37]),
+    ("api-key", f"X-Auth-Key: {HEX[:37]}", HEX[:37]),
+    ("api-key", f'"COHERE_API_KEY": "{ALNUM[:40]}"', ALNUM[:40]),
+    ("api-key", f"MISTRAL_API_KEY={ALNUM[:32]}", ALNUM[:32]),
+    ("api-key", f"WANDB_API_KEY={HEX[:40]}", HEX[:40]),
+    ("authorization", f"Authorization: SSWS {ALNUM[:42]}", ALNUM[:42]),
+    ("authorization", f"Authorization: ApiKey {ALNUM[:60]}==", ALNUM[:60]),
     ("secret", 'client_secret: "a1b2c3d4e5"', "a1b2c3d4e5"),
     ("secret", "client_secret=a1b2c3d4e5&grant=x", "a1b2c3d4e5"),
     ("secret", f"aws_secret_access_key = {ALNUM[:40]}", ALNUM[:40]),
@@ -191,6 +275,9 @@ WEAK = (
     "private-key",
     "webhook",
     "azure",
+    "resend",
+    "mailchimp",
+    "azure-devops",
 )
 
 
@@ -212,7 +299,9 @@ def lines_with(text: str) -> Iterator[tuple[str, bytes]]:
             yield name, line.encode() + b"\n"
 
 
-@pytest.mark.parametrize("canary", ALL, ids=lambda canary: f"{canary[0]}-{canary[1][:24]!r}")
+@pytest.mark.parametrize(
+    "canary", ALL, ids=lambda canary: f"{canary[0]}-{canary[1][:24]!r}-{len(canary[1])}-{canary[2][:4]!r}"
+)
 def test_nothing_is_left_of_a_secret_wherever_it_stands(canary: tuple[str, str, str]) -> None:
     rule, text, secret = canary
     for around, place in AROUND.items():
@@ -230,7 +319,9 @@ def test_nothing_is_left_of_a_secret_wherever_it_stands(canary: tuple[str, str, 
     assert REDACTOR.redact_counted(json.dumps(f"see {text} there").encode() + b"\n")[1][rule] >= 1
 
 
-@pytest.mark.parametrize("canary", OWN_FORMS, ids=lambda canary: f"{canary[0]}-{canary[1][:24]!r}")
+@pytest.mark.parametrize(
+    "canary", OWN_FORMS, ids=lambda canary: f"{canary[0]}-{canary[1][:24]!r}-{len(canary[1])}-{canary[2][:4]!r}"
+)
 def test_a_secret_with_a_form_of_its_own_is_found_in_names_too(canary: tuple[str, str, str]) -> None:
     rule, text, secret = canary
     for name, place in IN_NAMES.items():

@@ -56,6 +56,21 @@ Authorization failed with 401
 cookie: Cookie = request.cookies
 curl -u "$USER:$PASS" https://example.org
 docker run -u 1000:1000 image
+docker run --name mysql -p 3306:3306 image
+docker run --name mysql -p3306:3306 image
+mysql -u root -p shop
+mysql -P3306 -p$MYSQL_PWD
+  password: string
+  password: encrypted,
+    password: hashed
+  password: newPassword
+  password: SecretStr
+  password: required
+password=password
+access-control-allow-origin: api-gateway-service, sdk-core-2.31.5, pa-in-out, fc-list, fw_version_string_long_enough
+the api-3f8a1c9e endpoint, en-us, us-east-1-us2, glob-pattern, glassfish-server-runtime, MTA-STS, EAAccess, EAA
+mysql.connector.connect(user=user, database=db), pass: ok, pass:fail, e2b_sandbox, snyk_test, sqp_ squ_ sq0
+score_re_evaluated="re_compile_pattern_of_many_words" x=re_exported_names
 """
 CONFIG = """
 password: ${DB_PASSWORD}
@@ -73,6 +88,8 @@ password: "********"
 secretName: my-tls
 token_url: https://example.org/oauth/token
 password_file: /run/secrets/db
+description: |
+  how to set a password
 secret: /run/secrets/db
 PWD=/home/user/project
 OLDPWD=/home/user
@@ -106,12 +123,17 @@ com.example.auth.TokenProvider.getToken org.springframework.security.oauth2.jwt.
 .btn-primary-token{{color:red}} .pwd-field-2a3b4c5d{{}} eyJ.abc.def eyJ is how JSON begins
 -----BEGIN CERTIFICATE-----
 MIIB
+TUlJQ2VqQ0NBZU9nQXdJQkFnSVVFUnl0MGZyY0FhV0UyZjVtdmZFNmdoUnVMVEV3
+TUlJQ2VqQ0NBZU9nQXdJQkFnSVVFUnl0MGZyY0FhV0UyZjVtdmZFNmdoUnVMVEV3
+TUlJQ2VqQ0NBZU9nQXdJQkFnSVVFUnl0MGZyY0FhV0UyZjVtdmZFNmdoUnVMVEV3
+TUlJQ2VqQ0NBZU9nQXdJQkFnSVVFUnl0MGZyY0FhV0UyZjVtdmZFNmdoUnVMVEV3
+TUlJQ2VqQ0NBZU9nQXdJQkFnSVVFUnl0MGZyY0FhV0UyZjVtdmZFNmdoUnVMVEV3
 -----END CERTIFICATE-----
 -----BEGIN PUBLIC KEY-----
 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8b8Yp5 bob@host
 """
 CORPUS = [
-    *(line for text in (CODE, CONFIG, PROSE, DATA) for line in text.strip().split("\n")),
+    *dict.fromkeys(line for text in (CODE, CONFIG, PROSE, DATA) for line in text.strip().split("\n")),
     *(CODE, CONFIG, PROSE, DATA, IMAGE, URL_SAFE, "ctrl\rsk-\x08sk-", "print('\\u0041\\u0020')"),
 ]
 
