@@ -83,7 +83,8 @@ def mb_s(work: list[bytes], call: Callable[[bytes], object], runs: int = 5) -> f
 def combined() -> Callable[[bytes], object]:
     """All patterns as one, as one would write it without a search for anchors."""
     parts = (
-        re.sub(rb"\(\?P([<=])", rb"(?P\g<1>r%d" % at, rule.pattern.pattern) for at, rule in enumerate((*SECRETS, *NAMES))
+        re.sub(rb"\(\?P([<=])", rb"(?P\g<1>r%d" % at, rule.pattern.pattern)
+        for at, rule in enumerate((*SECRETS, *NAMES))
     )
     return re.compile(b"|".join(b"(?:%b)" % part for part in parts)).findall
 
