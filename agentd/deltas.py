@@ -62,7 +62,9 @@ _KEYS: Final = (
 )
 _PROBES: Final = (*(lead + value for lead, value in product(_LEADS, _VALUES)), *_KEYS)
 
-_FEW_PROBES: Final = (*_KEYS, *_VALUES[:2], f"= {_VALUES[1]}", f": {_VALUES[1]}", _VALUES[5])
+# Of the rules that do reach over the end of a line: a block of YAML goes on, and after `login bob` comes the password.
+_NEXT_LINES: Final = (" " * 16 + _VALUES[0], f"password {_VALUES[0]}")
+_FEW_PROBES: Final = (*_KEYS, *_NEXT_LINES, *_VALUES[:2], f"= {_VALUES[1]}", f": {_VALUES[1]}", _VALUES[5])
 
 # Whether a text may be cut between these two pieces of it.
 MayCut: TypeAlias = Callable[[str, str], bool]

@@ -39,8 +39,8 @@ _SLICE: Final = (
 )  # what is searched at once: it stays in the cache, and a text of nothing but anchors is noticed early
 _TOO_DENSE: Final = "a line of little but what secrets begin with"
 _FEW: Final = 1024
-_BYTES_PER_HIT: Final = 24  # a line with more anchors than that is no text, and would take longer than its turn
-_BYTES_PER_MATCH: Final = 96  # the same for what is not turned down at first sight
+_BYTES_PER_HIT: Final = 25  # a line with more anchors than that is no text, and would take longer than its turn
+_BYTES_PER_MATCH: Final = 128  # the same for what is not turned down at first sight
 _BYTES_LOOKED_AT: Final = 256  # so long a match counts as two
 _MARKER: Final = {rule.name: b"[redacted:" + rule.name.encode() + b"]" for rule in (*SECRETS, *NAMES)} | {
     "exact": b"[redacted:exact]"
@@ -49,6 +49,7 @@ _MARKER_BEGIN: Final = b"[redacted:"
 _MARKERS: Final = tuple(marker.decode() for marker in _MARKER.values())
 
 Hit = tuple[int, int, int]  # anchor, start, end
+Hits = list[tuple[int, list[Hit]]]  # by slice: where it begins, and the hits in it
 Match = Callable[[bytes, int], "re.Match[bytes] | None"]
 Counts = Counter[str]
 
@@ -87,27 +88,31 @@ class _Automaton:
         self.names = tuple(_places(anchor, anchors, NAMES) for anchor in anchors)
         self._hidden = anchors.index(ANCHOR) if ANCHOR in anchors else -1
 
-    def find(self, block: bytes, budget: int) -> tuple[list[Hit], bool]:
-        """All hits, in order, each anchor in the block being one or beginning inside one; and whether ASCII may be hidden in
-        escapes, which are no hits. Raises CannotRedact for too many.
+    def find(self, block: bytes, budget: int, *, stop_at_hidden: bool) -> tuple[Hits, int, bool]:
+        """All hits, in order, each anchor in the block being one or beginning inside one; how many; and whether ASCII may be
+        hidden in escapes, which are no hits. Raises CannotRedact for too many.
         """
         if len(block) <= 2 * _SLICE:
             hits, hides = self._without_escapes(self._search(block))
-        else:
-            hits, hides = [], False
-            view = memoryview(block)
-            for at in range(0, len(block), _SLICE):
-                found = self._search(view[at : at + _SLICE + self._longest - 1])
-                if not found:
-                    continue
-                found, escapes = self._without_escapes(found)
-                hides |= escapes
-                hits += [(index, at + start, at + end) for index, start, end in found if start < _SLICE]
-                if len(hits) > budget:
-                    break
-        if len(hits) > budget:
-            raise CannotRedact(_TOO_DENSE)
-        return hits, hides
+            if len(hits) > budget:
+                raise CannotRedact(_TOO_DENSE)
+            return [(0, hits)] if hits else [], len(hits), hides
+        found: Hits = []
+        count, hides = 0, False
+        view = memoryview(block)
+        for at in range(0, len(block), _SLICE):
+            hits, escapes = self._without_escapes(self._search(view[at : at + _SLICE + self._longest - 1]))
+            hides |= escapes
+            if escapes and stop_at_hidden and HIDES.search(block, at):
+                return [], 0, True  # it will be written anew, and searched then
+            while hits and hits[-1][1] >= _SLICE:
+                hits.pop()
+            if hits:
+                found.append((at, hits))
+                count += len(hits)
+                if count > budget:
+                    raise CannotRedact(_TOO_DENSE)
+        return found, count, hides
 
     def _without_escapes(self, hits: list[Hit]) -> tuple[list[Hit], bool]:
         hidden = self._hidden
@@ -164,7 +169,7 @@ class Redactor:
         return plain
 
     def _redacted(self, block: bytes, counts: Counts | None) -> bytes:
-        found, may_hide = self._find(block)
+        found, may_hide = self._find(block, stop_at_hidden=True)
         if may_hide and HIDES.search(block):
             block = unhidden(block, self._reveals)
             found, _ = self._find(block)
@@ -177,23 +182,23 @@ class Redactor:
             found, _ = self._find(block)
         return block
 
-    def _find(self, block: bytes) -> tuple[list[list[Hit]], bool]:
+    def _find(self, block: bytes, *, stop_at_hidden: bool = False) -> tuple[list[Hits], bool]:
         try:
-            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT)
+            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT, stop_at_hidden)
         except CannotRedact:
             # A marker may be shorter than what it replaced: what was redacted once must not be refused for its markers.
             markers = block.count(_MARKER_BEGIN)
             if not markers:
                 raise
-            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT + 2 * markers)
+            return self._found(block, _FEW + len(block) // _BYTES_PER_HIT + 2 * markers, stop_at_hidden)
 
-    def _found(self, block: bytes, left: int) -> tuple[list[list[Hit]], bool]:
-        found: list[list[Hit]] = []
+    def _found(self, block: bytes, left: int, stop_at_hidden: bool) -> tuple[list[Hits], bool]:
+        found: list[Hits] = []
         may_hide = False
         for automaton in self._automata:
-            hits, hides = automaton.find(block, left)
+            hits, count, hides = automaton.find(block, left, stop_at_hidden=stop_at_hidden)
             found.append(hits)
-            left -= len(hits)
+            left -= count
             may_hide |= hides
         return found, may_hide
 
@@ -202,9 +207,7 @@ class Redactor:
         found, _ = self._find(line)
         return self._round(line, exact, found, None)[0] is not line
 
-    def _round(
-        self, block: bytes, spans: list[_Span], found: list[list[Hit]], counts: Counts | None
-    ) -> tuple[bytes, bool]:
+    def _round(self, block: bytes, spans: list[_Span], found: list[Hits], counts: Counts | None) -> tuple[bytes, bool]:
         """The block after one round; and whether another may find more."""
         work = _Work(len(block))
         names: list[_Named] = []
@@ -212,7 +215,12 @@ class Redactor:
             if hits:
                 spans += _secrets(block, automaton.secrets, hits, work)
                 table = automaton.names
-                names += [(start + place.offset, place.checks) for index, start, _ in hits for place in table[index]]
+                names += [
+                    (at + start + offset, checks)
+                    for at, some in hits
+                    for index, start, _ in some
+                    for offset, checks in table[index]
+                ]
         if spans:
             spans = _united(spans)
             names = _moved(sorted(names, key=itemgetter(0)), spans)
@@ -229,60 +237,73 @@ class _Work:
     __slots__ = ("left",)
 
     def __init__(self, size: int) -> None:
-        self.left = _FEW + size // _BYTES_PER_MATCH
+        self.left = 2 * (_FEW + size // _BYTES_PER_MATCH)
 
-    def charge(self, found: re.Match[bytes]) -> None:
+    def charge(self, length: int) -> None:
         """Raises CannotRedact when nothing is left."""
-        self.left -= 1 + (found.end() - found.start()) // _BYTES_LOOKED_AT
+        self.left -= 1 + length // _BYTES_LOOKED_AT
         if self.left < 0:
             raise CannotRedact(_TOO_DENSE)
 
 
-def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: list[Hit], work: _Work) -> Iterator[_Span]:
+def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: Hits, work: _Work) -> Iterator[_Span]:
     """All that rules with a form of their own match. What begins in a value of the same family ends there too."""
     seen: dict[str, int] = {}
-    for index, start, _ in hits:
-        for offset, checks in table[index]:
-            for shift, match, rule in checks:
-                at = start + offset + shift
-                if at < 0 or at < seen.get(rule.family, 0):
-                    continue
-                found = match(block, at)
-                if found is None:
-                    continue
-                work.charge(found)
-                span = rule.judge(block, found)
-                if span is not None:
-                    seen[rule.family] = span[1]
-                    if not splits_escape(block, span[0]) and not in_head(block, span[0]):
-                        yield _Span(*span, rule.name)
+    places = (
+        (at + start + offset, checks)
+        for at, some in hits
+        for index, start, _ in some
+        for offset, checks in table[index]
+    )
+    for place, checks in places:
+        for shift, match, rule in checks:
+            at = place + shift
+            if at < 0 or at < seen.get(rule.family, 0):
+                continue
+            found = match(block, at)
+            if found is None:
+                continue
+            work.charge(found.end() - found.start())
+            span = rule.judge(block, found)
+            if span is not None:
+                work.charge(0)
+                seen[rule.family] = span[1]
+                if not splits_escape(block, span[0]) and not in_head(block, span[0]):
+                    yield _Span(*span, rule.name)
 
 
 def _named(block: bytes, names: list[_Named], work: _Work) -> tuple[list[_Span], bool]:
     """From left to right, what has a name before it; a name in a value is none. And whether something inside of what was not
-    taken for a secret was: then it is another text, to be judged again.
+    taken for a secret was, or a name before it was passed over: then it is another text, to be judged again.
     """
     spans: list[_Span] = []
-    reach = doubtful = 0
+    reach = doubtful = value = 0
     again = False
     for at, checks in names:
         if at < reach:
+            again |= at < value
             continue
         for shift, match, rule in checks:
             found = match(block, at + shift)
             if found is None:
                 continue
             start, end = found.span(found.lastindex or 0)
+            if end - start < rule.shortest:
+                continue
             if block.startswith(_MARKER_BEGIN, start) and block.find(b"]", start, end) == end - 1:
                 continue
-            work.charge(found)
+            work.charge(end - start)
             span = rule.judge(block, found)
             if span is None:
                 doubtful = max(doubtful, end)
                 continue
+            work.charge(0)  # a secret costs as much again
             reach = span[1]
             spans.append(_Span(*span, rule.name))
             again |= span[0] < doubtful
+            value = (
+                0 if rule.family == "name" else span[0]
+            )  # a value of these goes as far as that of any name before it
             break
     return spans, again
 

@@ -48,7 +48,7 @@ def in_head(block: bytes, at: int) -> bool:
 
 def splits_escape(block: bytes, at: int) -> bool:
     """Whether a position is inside an escape of JSON: replacing from here on would leave half of it."""
-    if at == 0:
+    if b"\\" not in block[max(0, at - 6) : at]:
         return False
     wide = _HALF_WIDE.search(block, max(0, at - 5), at)
     slash = wide.start() if wide else at - 1

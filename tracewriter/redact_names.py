@@ -15,7 +15,7 @@ from typing import Final
 
 from tracewriter.redact_rules import MARKER, SLASH, Judge, Rule, Span
 
-_SPACE: Final = rb"(?:[ \t]|\\{1,8}t)"
+_SPACE: Final = rb"(?:[ \t]|\\{1,8}+t)"
 _WIDE: Final = rb"\\{1,8}u(?!00[01])[0-9a-fA-F]{4}"  # what JSON may escape and passwords contain
 _BACKSLASH: Final = rb"(?:\\\\){1,8}(?![nrtbfu\"'`\\/])"
 _UNIT: Final = SLASH + b"|" + _WIDE + b"|" + _BACKSLASH + b"|" + MARKER
@@ -55,12 +55,12 @@ _TO: Final = rb"(?:=>|:=|={1,3}|[?!]?:(?!:))"
 _NAME_END: Final = rb"(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}+"
 _VALUE: Final = (
     rb"(?:\"[ ]?:[ ]?\"(?P<json>(?:[^\"\\\n]++|\\[^\n])*+)|"
-    + _NAME_END + _ANNOTATION + rb"(?:" + _TO + _SPACE + rb"{0,8}(?:" + _quoted_value()
+    + _NAME_END + _ANNOTATION + rb"(?:" + _TO + _SPACE + rb"{0,8}+(?:" + _quoted_value()
     + rb"|(?P<bare>" + _BARE + rb"))|"
     + rb",[ ]?(?:\\{1,15}\"(?P<item>[^\"'\\\n]{8,}+)|'(?P<item1>[^\"'\\\n]{8,}+)))"
     + b"|" + _SCALAR_HEAD + b"(?P<scalar>" + _SCALAR_LINE % b"" + rb"{3,256}+)"
     + rb"|>(?P<xml>[^\x00-\x20<>\"'\\]{1,2048}+)<" + SLASH
-    + rb"|" + _SPACE + rb"{1,4}(?:\\{1,8}\"|\\{0,8}')?(?P<option>" + _BARE + rb"))"
+    + rb"|" + _SPACE + rb"{1,4}+(?:\\{1,8}\"|\\{0,8}')?(?P<option>" + _BARE + rb"))"
 )  # fmt: skip
 
 _SIGNS: Final = re.compile(
@@ -119,7 +119,7 @@ _NAME_BYTES: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 _BEFORE_OPTION: Final = b" \t\n'\"=`"  # also nothing: the begin of the block
 _AFTER_LINE: Final = (b"n-", b"r-", b"t-")  # with the backslash before it, an escape
 _BREAK: Final = rb"(?:[ \t]|\\{1,8}[nrt]){1,12}"
-_LOGIN_BEFORE: Final = re.compile(b"(?:login|user)" + _BREAK + rb"[^\s\"\\]{1,64}" + _BREAK + rb"[A-Za-z]{0,8}\Z")
+_AFTER_LOGIN: Final = re.compile(b"(?:login|user)" + _BREAK + rb"[^\s\"\\]{1,64}" + _BREAK + rb"[A-Za-z]{0,8}\Z")
 
 
 def _any_quoted(value: bytes) -> bool:
@@ -137,6 +137,9 @@ def _weak_quoted(value: bytes) -> bool:
     return b" " not in value and not _NUMBER.match(value) and (len(value) >= 8 if digits else len(value) >= 24)
 
 
+_ANY: Final = 3
+_NEEDED: Final = {"password": _ANY, "strong": 6}  # characters of a value, however it is written
+_SHORTEST: Final = {"password": 4, "strong": 6, "weak": 10}
 _QUOTED: Final = {"password": _any_quoted, "strong": _strong_quoted, "weak": _weak_quoted}
 
 
@@ -171,7 +174,7 @@ def _bare_secret(value: bytes, kind: str) -> bool:
     own = _IDENTIFIER.match(value) and _OWN_WORD.search(value[-32:])
     if own or _PATH.match(value) or (_DOTTED.match(value) and len(value) < 24):
         return False
-    return len(value) >= {"password": 4, "strong": 6, "weak": 10}[kind]
+    return len(value) >= _SHORTEST[kind]
 
 
 def _env_secret(value: bytes, kind: str) -> bool:
@@ -189,8 +192,9 @@ def _is_option(block: bytes, at: int) -> bool:
         return rest[-1:] in _BEFORE_OPTION
     if word.startswith(_AFTER_LINE):
         return rest.endswith(b"\\")
-    before = block[max(0, at - 100) : at]
-    return (b"login" in before or b"user" in before) and _LOGIN_BEFORE.search(before) is not None
+    first = max(0, at - 100)
+    login = max(block.rfind(b"login", first, at), block.rfind(b"user", first, at))
+    return login >= 0 and _AFTER_LOGIN.match(block, login, at) is not None
 
 
 def _accepts(block: bytes, found: re.Match[bytes], group: str, kind: str) -> bool:
@@ -211,7 +215,13 @@ def _accepts_bare(block: bytes, found: re.Match[bytes], group: str, kind: str, v
     start, end = found.span(group)
     if value.isalpha() and len(value) < 24:
         return group == "bare" and kind == "password" and _is_yaml_word(block, found, value)
-    if block[end : end + 1] in (b"(", b"[", b"{") or _CALL.match(value):
+    if block[end : end + 1] in (b"(", b"[", b"{"):
+        return False
+    if (
+        value.isalnum() and value[:1].isalpha() and not value.isalpha()
+    ):  # most are: nothing below but this is about them
+        return len(value) >= _SHORTEST[kind] and not (_IDENTIFIER.match(value) and _OWN_WORD.search(value[-32:]))
+    if _CALL.match(value):
         return False
     if _NUMBER.match(value):
         return kind == "password" and len(value) >= 4 and _ASSIGNED.match(block, found.start(), start) is not None
@@ -263,11 +273,18 @@ _ENV_VALUE: Final = b"(?:=(?P<env>" + _ENV + b")|" + _AFTER + _VALUE + b")"
 
 
 def _named(name: str, kind: str, words: bytes, *anchors: str) -> Rule:
-    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _AFTER + _VALUE), _judge(kind), "name")
+    return Rule(
+        name,
+        _at(*anchors),
+        re.compile(b"(?:" + words + b")" + _MORE + _AFTER + _VALUE),
+        _judge(kind),
+        "name",
+        _NEEDED[kind],
+    )
 
 
 def _in_env(name: str, kind: str, words: bytes, *anchors: str) -> Rule:
-    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _ENV_VALUE), _judge(kind), "name")
+    return Rule(name, _at(*anchors), re.compile(b"(?:" + words + b")" + _MORE + _ENV_VALUE), _judge(kind), "name", _ANY)
 
 
 _PASS_UPPER: Final = rb"(?<=P)ASS(?:WORD|WD|WORT|PHRASE)|PASS|PWD"
@@ -318,8 +335,8 @@ _SCHEME: Final = (
     + rb"{1,8}"
 )
 _HEADER: Final = (
-    rb"(?:uthorization|UTHORIZATION)(?:\"[ ]?:[ ]?\"|(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}[:=,]"
-    + _SPACE + rb"{0,8}(?:[bf]?\\{1,15}\"|\\{0,8}[bf]?['`])?)"
+    rb"(?:uthorization|UTHORIZATION)(?:\"[ ]?:[ ]?\"|(?:(?:\\{1,15}\"|\\{0,8}['`])\]?)?" + _SPACE + rb"{0,8}+[:=,]"
+    + _SPACE + rb"{0,8}+(?:[bf]?\\{1,15}\"|\\{0,8}[bf]?['`])?)"
 )  # fmt: skip
 
 
@@ -338,25 +355,36 @@ def _any_value(block: bytes, found: re.Match[bytes]) -> Span | None:
     return None if _is_placeholder(block[start : min(end, start + 256)]) else (start, end)
 
 
+def _header(block: bytes, found: re.Match[bytes]) -> Span | None:
+    """With a scheme before it, any value; else what is more than a word."""
+    start, end = found.span(found.lastindex or 0)
+    value = block[start : min(end, start + 256)]
+    return (start, end) if (found.lastindex == 1 or _not_a_word(value)) and not _is_placeholder(value) else None
+
+
 def _user_password(block: bytes, found: re.Match[bytes]) -> Span | None:
     value, user = found["value"], found["user"]
     if _is_placeholder(value) or (value.isdigit() and user.isdigit()) or value == user:
         return None
-    return found.span("value")
+    return _to_word_end(block, found)
+
+
+def _to_word_end(block: bytes, found: re.Match[bytes]) -> Span:
+    rest = _REST["bare"].match(block, found.end("value"))
+    return found.start("value"), rest.end() if rest else found.end("value")
 
 
 def _mysql_password(block: bytes, found: re.Match[bytes]) -> Span | None:
     value = found["value"]
-    return None if _is_placeholder(value) or not value.strip(b"0123456789:.") else found.span("value")
+    return None if _is_placeholder(value) or not value.strip(b"0123456789:.") else _to_word_end(block, found)
 
 
 _HEADER_VALUE: Final = rb"(?:[^\x00-\x20\"'`\\<>\[]|" + SLASH + b"|" + _WIDE + b")"
 
 NAMES: Final = (
     Rule("authorization", _at("uthorization", "UTHORIZATION"), re.compile(
-        _HEADER + _SCHEME + b"(" + _HEADER_VALUE + b"{4,}+)"), _any_value, "header"),
-    Rule("authorization", _at("uthorization", "UTHORIZATION"), re.compile(
-        _HEADER + rb"((?:[^\x00-\x20\"'`\\<>,;()\[]|" + SLASH + b"|" + _WIDE + b"){8,}+)"), _token_like, "header"),
+        _HEADER + b"(?:" + _SCHEME + b"(" + _HEADER_VALUE + b"{4,}+)|("
+        + rb"(?:[^\x00-\x20\"'`\\<>,;()\[]|" + SLASH + b"|" + _WIDE + b"){8,}+))"), _header, "header"),
     Rule("bearer", _at("rer "), re.compile(
         rb"(?:(?<=(?<![A-Za-z0-9_-])[bB])|(?<=\\[bfnrt][bB])|(?<=\\[nr]-[bB])|(?<=\\u[0-9a-fA-F]{4}[bB])|(?<=m[bB]))earer {1,4}"
         rb"((?:[A-Za-z0-9._~+=-]|" + SLASH + rb"){8,}+)"), _token_like, "bearer"),
@@ -369,11 +397,11 @@ NAMES: Final = (
     Rule("secret", _at("ecret"), re.compile(rb"(?:(?<=(?<![A-Za-z0-9])s)|(?<=\\[bfnrt]s)|(?<=%[0-9A-F]{2}s)|(?<=\\u[0-9a-fA-F]{4}s)|(?<=ms))ecret_([A-Za-z0-9]{40}[A-Za-z0-9_-]*+)"), family="word"),  # noqa: E501
     _named("secret", "strong", _SECRET, "ecret"),
     _in_env("secret", "strong", _SECRET_UPPER, "ECRET"),
-    Rule("token", _at("oken"), re.compile(b"(?<=[tT])oken" + _MORE + _AFTER + _VALUE), _token, "name"),
+    Rule("token", _at("oken"), re.compile(b"(?<=[tT])oken" + _MORE + _AFTER + _VALUE), _token, "name", _NEEDED["strong"]),
     _in_env("token", "strong", rb"(?<=T)OKEN", "OKEN"),
-    Rule("api-key", _at("KEY"), re.compile(b"[_-]KEY" + _MORE + _ENV_VALUE), _owned(_judge("strong")), "name"),
+    Rule("api-key", _at("KEY"), re.compile(b"[_-]KEY" + _MORE + _ENV_VALUE), _owned(_judge("strong")), "name", _ANY),
     Rule("api-key", _at("_key", "-key", "Key", "pikey"), re.compile(
-        b"(?:" + _KEY + b")s?" + _MORE + _AFTER + _VALUE), _owned(_judge("strong")), "name"),
+        b"(?:" + _KEY + b")s?" + _MORE + _AFTER + _VALUE), _owned(_judge("strong")), "name", _NEEDED["strong"]),
     Rule("basic-auth", _at("uth=", 'uth"', 'uth\\'), re.compile(
         rb"auth(?:(?<=_auth)=|\"[ ]?:[ ]?\"|\\{1,15}\"[ ]?:[ ]?\\{1,15}\")" + _BASIC_VALUE), _token_like, "auth"),
     Rule("signature", _at("sig="), re.compile(rb"(?<=[?&;])sig=([A-Za-z0-9%+/=_-]{16,}+)"), family="sig"),

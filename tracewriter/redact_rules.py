@@ -42,6 +42,7 @@ def whole(block: bytes, found: re.Match[bytes]) -> Span | None:
 class Rule(Struct, frozen=True):
     """A kind of secret. anchors: (fixed string, where the pattern is tried, counted from the string's begin). judge: which part is
     the secret, if it is one. family: matches of one family that begin in a value of it end where it ends, and are passed over.
+    shortest: what is shorter need not be judged.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Rule(Struct, frozen=True):
     pattern: re.Pattern[bytes]
     judge: Judge = whole
     family: str = "word"
+    shortest: int = 0
 
 
 def _prefixed(name: str, prefixes: str, shape: bytes, start: bytes = START) -> Rule:
@@ -150,6 +152,7 @@ _PEM: Final = (
     + _PEM_NAME
     + rb")?"
 )
+_SCHEME_END: Final = rb"(?:://|(?<=:)\\/\\/|(?<=\\)\\/\\\\/)"
 _WIDE: Final = rb"\\{1,8}u(?!00[0-7])[0-9a-fA-F]{4}"  # what JSON may escape and people put into names and passwords
 _USER: Final = rb"(?:[^\x00-\x20\"'`\\<>/@:?#]|" + _WIDE + rb"){0,128}(?::|%3[aA])"
 _PASSWORD: Final = (
@@ -216,7 +219,7 @@ def _body_before(block: bytes, found: re.Match[bytes]) -> Span | None:
 
 
 _DISCORD: Final = tuple((b"MT%c" % third, 0) for third in b"AEIMQUYcgk")  # the base64 of a number that begins with 1
-_RESEND: Final = ((b'"re_', 0), (b"'re_", 0), (b"=re_", 0))  # `re_` alone is in too many names
+_RESEND: Final = ((b"esend(", 0), (b"'re_", 0), (b"=re_", 0))  # `re_` alone is in too many names
 
 SECRETS: Final = (
     *(_prefixed(name, prefixes, shape) for name, prefixes, shape in _PREFIXED),
@@ -239,9 +242,9 @@ SECRETS: Final = (
     Rule("azure-devops", ((b"AZDO", -76),), re.compile(START + rb"[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}" + WORD)),
     Rule("discord", _DISCORD, re.compile(
         START + rb"MT[AEIMQUYcgk][A-Za-z0-9_-]{21,25}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27}" + WORD)),
-    Rule("resend", _RESEND, re.compile(rb"[\"'=](re_[A-Za-z0-9]{8}_[A-Za-z0-9]{16}" + WORD + rb")")),
+    Rule("resend", _RESEND, re.compile(rb"(?:['=]|esend\(\\{1,15}\")(re_[A-Za-z0-9]{8}_[A-Za-z0-9]{16}" + WORD + rb")")),
     Rule("google", ((b"1//0", 0), (b"\\/\\/", -1), (b"\\/\\\\/", -2)), re.compile(
-        START + b"1" + SLASH + SLASH + rb"0[A-Za-z0-9_-]{40}" + WORD)),
+        START + rb"1(?://|(?:\\{1,2}/){2})0[A-Za-z0-9_-]{40}" + WORD)),
     Rule("okta", ((b"SSW", 0),), re.compile(START + rb"SSWS (00[A-Za-z0-9_-]{38}" + WORD + rb")")),
     Rule("google", ((b"ya29", 0),), re.compile(START + rb"ya29\.[A-Za-z0-9_.-]{20,}+"), family="ya29"),
     Rule("vault", ((b"hvs.", 0), (b"hvb.", 0)), re.compile(START + rb"hv[sb]\." + _NAME + rb"{20}" + WORD)),
@@ -260,7 +263,7 @@ SECRETS: Final = (
     Rule("private-key", ((b"-END ", 0),), re.compile(rb"-END [A-Z0-9 ]{0,40}PRIVATE KEY ?----"), _body_before, "pem-end"),
     Rule("private-key", ((b"e-Lines: ", -6),), re.compile(_PUTTY), family="putty"),
     Rule("url-password", ((b"://", 0), (b"\\/\\/", 0), (b"\\/\\\\/", 0)), re.compile(
-        rb"(?:(?<=[:\\])|:)" + SLASH + SLASH + rb"([A-Za-z0-9_-]{40,128}+)(?::x-oauth-basic)?@(?=[A-Za-z0-9\[])"), family="url"),
+        _SCHEME_END + rb"([A-Za-z0-9_-]{40,128}+)(?::x-oauth-basic)?@(?=[A-Za-z0-9\[])"), family="url"),
     Rule("url-password", ((b"://", 0), (b"\\/\\/", 0), (b"\\/\\\\/", 0)), re.compile(
-        rb"(?:(?<=[:\\])|:)" + SLASH + SLASH + _USER + _PASSWORD), _url_password, family="url"),
+        _SCHEME_END + _USER + _PASSWORD), _url_password, family="url"),
 )  # fmt: skip

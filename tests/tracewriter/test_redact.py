@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.strategies import SESSION, line_of, lines_of, plain_json
@@ -99,7 +99,30 @@ def test_it_does_what_a_plain_slow_one_does(data: list[Any], escape: bool, more:
     assert redactor.redact(result) == result
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": '{"a": " -u  -u  -u  -u aB3dE5fG7hJ9kL1mPASS=-user"}'},
+        {"Authorization": "_v1_-END ,AGE-SECRET-KEY-1"},
+        {"Authorization": f"Bearer {TOKEN} ,{TOKEN}"},
+        f"curl -u admin:{TOKEN} -u admin:[redacted:password] https://h/",
+        " -u  -u PWD:8080/",
+        "curl -u PASS:x1y2/z3,w4 ok",
+        {"token": "{password=x1y2z3}" + " ." * 20, "secret": "<password: 'x1y2z3'>"},
+    ],
+)
+def test_what_was_redacted_once_stays_as_it_is(value: Any) -> None:
+    line = encoded(record(value), None)
+    redactor = Redactor(EXACTS)
+    block = redactor.redact(line)
+    decoded(block)
+    assert block != line
+    assert redactor.redact(block) == block == reference(line[:-1], EXACTS) + b"\n"
+
+
 @given(values)
+@example("\\/\\/:AA@host")
+@example("https:\\/\\/u:AA@host")
 def test_no_rule_matches_where_none_of_its_anchors_is(value: Any) -> None:
     assert unanchored(encoded(record(value), None)) == []
 
@@ -269,3 +292,28 @@ def test_a_hostile_line_is_redacted_or_refused_and_stays_one_line(name: str) -> 
         return
     assert decoded(block)[0]["numbers"] == [123456] * 100
     assert Redactor(("123456", "aaaaaa")).redact(block) == block
+
+
+def test_a_text_of_many_secrets_may_be_cut_into_lines_anywhere() -> None:
+    found = {
+        f"export API_TOKEN={TOKEN}": TOKEN,
+        f"ghp_{TOKEN}x": f"ghp_{TOKEN}x",
+        "postgres://app:s3cr3t-9@db/x": "s3cr3t-9",
+        '{"password": "tr0ub4dor"}': "tr0ub4dor",
+        f"Authorization: Basic {TOKEN[:20]}==": f"{TOKEN[:20]}==",
+        f"-----BEGIN PRIVATE KEY-----\n{TOKEN * 2}\n-----END PRIVATE KEY-----": TOKEN * 2,
+        f"say {PLAIN_EXACT} twice": PLAIN_EXACT,
+    }
+    text = "\n".join(found) + "\n"
+    places = {part: (text.index(part), text.index(part) + len(part)) for part in found}
+    redactor = Redactor(EXACTS)
+    for cut in range(len(text) + 1):
+        lines = [encoded(record(part), None) for part in (text[:cut], text[cut:])]
+        block = redactor.redact(b"".join(lines))
+        assert block == b"".join(map(redactor.redact, lines))
+        assert redactor.redact(block) == block
+        left, right = (item["data"] for item in decoded(block))
+        for part, secret in found.items():
+            start, end = places[part]
+            whole = left if end <= cut else right if start >= cut else None
+            assert whole is None or secret not in whole, (cut, part)

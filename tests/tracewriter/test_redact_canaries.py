@@ -128,6 +128,8 @@ OWN_FORMS = (
     ("google", "1//0" + ALNUM[:60], ALNUM[:60]),
     ("discord", f"MTk4{ALNUM[:22]}.Gx1yZ2.{ALNUM[:38]}", ALNUM[:38]),
     ("resend", f"k=re_{ALNUM[:8]}_{ALNUM[:24]}", ALNUM[:24]),
+    ("resend", f"new Resend('re_{ALNUM[:8]}_{ALNUM[:24]}')", ALNUM[:24]),
+    ("resend", f'new Resend("re_{ALNUM[:8]}_{ALNUM[:24]}")', ALNUM[:24]),
     ("jfrog", "AKCp8" + ALNUM[:68], ALNUM[:68]),
     ("jfrog", "cmVmdGtuOjAxOj" + ALNUM[:50], ALNUM[:50]),
     ("sourcegraph", "sgp_" + HEX[:40], HEX[:40]),
