@@ -2,8 +2,9 @@
 
 ahocorasick_rs searches with SIMD (Teddy, by the first three bytes) as long as an automaton has at most 32 strings: more make it
 several times slower, over 64 thirty times. The n-th string goes into bucket n mod 8, and a bucket lets through any mix of its
-strings' half bytes: so strings that look alike share one. A test says when an anchor is missing here; the bench when an order is
-slow.
+strings' half bytes: so strings that look alike share one. The order was found by exchanging strings between buckets for as long
+as fewer places in code, prose and records looked like an anchor: one that begins as common words do (` re_`, `"re_`) halves the
+speed of all. A test says when an anchor is missing here; the bench when an order is slow.
 """
 
 from __future__ import annotations

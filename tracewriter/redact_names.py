@@ -122,8 +122,11 @@ _BREAK: Final = rb"(?:[ \t]|\\{1,8}[nrt]){1,12}"
 _AFTER_LOGIN: Final = re.compile(b"(?:login|user)" + _BREAK + rb"[^\s\"\\]{1,64}" + _BREAK + rb"[A-Za-z]{0,8}\Z")
 
 
+_CODE_GOES_ON: Final = re.compile(rb",[ ]|\)(?:[,:;) \\]|\Z)")  # the quote before was the end of `"Password: "`
+
+
 def _any_quoted(value: bytes) -> bool:
-    return len(value) >= 3 and not _PATH.match(value)
+    return len(value) >= 3 and not _PATH.match(value) and not _CODE_GOES_ON.match(value)
 
 
 def _strong_quoted(value: bytes) -> bool:

@@ -1,9 +1,8 @@
 """The rules of redaction, as data: what begins with a prefix of its own, URLs, JWTs and private keys.
 
 A rule has anchors, fixed strings of at least three bytes of which every match contains one at a known place, and a pattern that
-is tried there. Anchors cost nothing while they don't occur, if they are kept the way the search likes them: automata of at most
-64, those of three bytes apart from the longer ones (one short one slows all others down several times), and four of each at
-least. Which is why they are dealt out to AUTOMATA here, and not thrown into one.
+is tried there. Anchors cost little while they don't occur, if they are kept the way the search likes them (redact_anchors.py):
+a new one is best a rare string of which no common word has the first three bytes.
 
 The text is JSON, escaped up to four times over: a boundary is also the end of an escape, a colour code or a %XX, and no value
 class takes a quote or a backslash but that of an escaped slash. Every pattern turns a place down after a bounded look, or its

@@ -37,6 +37,8 @@ parser.add_argument("--token", help="the token to use")
 parser.add_argument("--password", required=True)
 client = Client(api_key=api_key, token=token)
 assert_token(token, expected_token)
+def getpass(prompt: str = "Password: ", stream: TextIO | None = None, *, echo_char: str = "") -> str: ...
+value = input("Password: "); other = input("Passphrase: ")
 tokens_per_second = total_tokens / 3.5
 max_tokens=4096, token_count=12345678, n_tokens: 31415926
 PASSWORD_FIELD = "password"
