@@ -40,7 +40,8 @@ _SLICE: Final = (
 _TOO_DENSE: Final = "a line of little but what secrets begin with"
 _FEW: Final = 1024
 _BYTES_PER_HIT: Final = 25  # a line with more anchors than that is no text, and would take longer than its turn
-_BYTES_PER_MATCH: Final = 128  # the same for what is not turned down at first sight
+_BYTES_PER_MATCH: Final = 128  # the same for secrets
+_SECRET_COSTS: Final = 4  # times as much as what is turned down at the second look
 _BYTES_LOOKED_AT: Final = 256  # so long a match counts as two
 _MARKER: Final = {rule.name: b"[redacted:" + rule.name.encode() + b"]" for rule in (*SECRETS, *NAMES)} | {
     "exact": b"[redacted:exact]"
@@ -103,7 +104,7 @@ class _Automaton:
         for at in range(0, len(block), _SLICE):
             hits, escapes = self._without_escapes(self._search(view[at : at + _SLICE + self._longest - 1]))
             hides |= escapes
-            if escapes and stop_at_hidden and HIDES.search(block, at):
+            if escapes and stop_at_hidden and HIDES.search(block, at, at + _SLICE + self._longest):
                 return [], 0, True  # it will be written anew, and searched then
             while hits and hits[-1][1] >= _SLICE:
                 hits.pop()
@@ -237,11 +238,11 @@ class _Work:
     __slots__ = ("left",)
 
     def __init__(self, size: int) -> None:
-        self.left = 2 * (_FEW + size // _BYTES_PER_MATCH)
+        self.left = _SECRET_COSTS * (_FEW + size // _BYTES_PER_MATCH)
 
-    def charge(self, length: int) -> None:
+    def charge(self, cost: int) -> None:
         """Raises CannotRedact when nothing is left."""
-        self.left -= 1 + length // _BYTES_LOOKED_AT
+        self.left -= cost
         if self.left < 0:
             raise CannotRedact(_TOO_DENSE)
 
@@ -263,10 +264,10 @@ def _secrets(block: bytes, table: tuple[tuple[_Place, ...], ...], hits: Hits, wo
             found = match(block, at)
             if found is None:
                 continue
-            work.charge(found.end() - found.start())
+            work.charge(1 + (found.end() - found.start()) // _BYTES_LOOKED_AT)
             span = rule.judge(block, found)
             if span is not None:
-                work.charge(0)
+                work.charge(_SECRET_COSTS - 1)
                 seen[rule.family] = span[1]
                 if not splits_escape(block, span[0]) and not in_head(block, span[0]):
                     yield _Span(*span, rule.name)
@@ -292,12 +293,12 @@ def _named(block: bytes, names: list[_Named], work: _Work) -> tuple[list[_Span],
                 continue
             if block.startswith(_MARKER_BEGIN, start) and block.find(b"]", start, end) == end - 1:
                 continue
-            work.charge(end - start)
+            work.charge(1 + (end - start) // _BYTES_LOOKED_AT)
             span = rule.judge(block, found)
             if span is None:
                 doubtful = max(doubtful, end)
                 continue
-            work.charge(0)  # a secret costs as much again
+            work.charge(_SECRET_COSTS - 1)
             reach = span[1]
             spans.append(_Span(*span, rule.name))
             again |= span[0] < doubtful

@@ -136,6 +136,8 @@ def _strong_quoted(value: bytes) -> bool:
 
 
 def _weak_quoted(value: bytes) -> bool:
+    if value.isalpha():
+        return len(value) >= 24
     digits = re.search(rb"[0-9]", value) is not None
     return b" " not in value and not _NUMBER.match(value) and (len(value) >= 8 if digits else len(value) >= 24)
 
