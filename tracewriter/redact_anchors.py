@@ -28,7 +28,7 @@ AUTOMATA: Final[tuple[tuple[bytes, ...], ...]] = (
         b"okie", b"-us", b"_v1_", b"MTQ", b"sqp_", b"7Q~", b"sl.u.", b"FlyV1 ",
         b"oken", b"MTg", b"napi_", b"live_", b"sq0", b"8Q~", b"slack.com", b"AQ.Ab",
         b"ebhook", b"MTA", b"dapi", b"lsv2_", b"AZDO", b"IQoJb3", b"sl.A", b"1//0",
-        b"fo1_", b"MTc", b"nfp_", b"MTY", b"sqa_", b"dp.", b"sv1.", b"://",
+        b"fo1_", b"MTc", b"nfp_", b"MTY", b"SSPHR", b"dp.", b"sv1.", b"://",
     ),
     (
         b"PWD", b"ATBB", b"shp", b"UTHORIZATION", b"_key", b"rer ", b"AGE-SECRET-KEY-1", b"snyk_",

@@ -254,6 +254,7 @@ _OFFSETS: Final = {
     "ssw": -1,
     "ssphr": -1,
     "SSW": -1,
+    "SSPHR": -1,
     "Key": -1,
     "KEY": -1,
     "okie": -1,
@@ -269,7 +270,7 @@ def _at(*anchors: str) -> tuple[tuple[bytes, int], ...]:
     return tuple((anchor.encode(), _OFFSETS.get(anchor, 0)) for anchor in anchors)
 
 
-_MORE: Final = rb"[0-9]{0,2}(?:_(?:PROD|DEV|TEST|STAGING|LIVE|OLD|NEW|VALUE)|[_-]?[vV]alue)?"
+_MORE: Final = rb"[0-9]{0,2}(?:_(?:PROD|DEV|TEST|STAGING|LIVE|OLD|NEW|VALUE|BEDROCK)|[_-]?[vV]alue)?"
 
 
 _AFTER: Final = rb"(?=[ \t\"'`\\:=,>?!])"
@@ -303,7 +304,7 @@ _KEY_OWNERS: Final = (
 _BASIC_VALUE: Final = rb"((?:[A-Za-z0-9+=_-]|" + SLASH + rb"){8,}+)"
 
 _P: Final = ("ssw", "ssphr", 'pass"', "pass\\", "pass=", "pass:", "pwd", "Pwd")
-_P_UPPER: Final = ("SSW", "PASS=", "PWD")
+_P_UPPER: Final = ("SSW", "SSPHR", "PASS=", "PWD")
 
 
 _KEY: Final = rb"[_-][kK]ey|[a-z]Key|(?<=[aA])pikey"

@@ -101,7 +101,7 @@ _PREFIXED: Final = (
     ("atlassian", "ATA|TT3x ATC|TT3x ATS|TT3x", _ALNUM + rb"{20}"),
     ("bitbucket", "ATBB", _ALNUM + rb"{28}"),
     ("netlify", "nfp_", _ALNUM + rb"{30}"),
-    ("sonar", "sqp_ squ_ sqa_", rb"[a-f0-9]{40}"),
+    ("sonar", "sqp_ squ_", rb"[a-f0-9]{40}"),
     ("pinecone", "pcsk_", _NAME + rb"{30}"),
     ("circleci", "|CCIP|AT_ |CCIP|RJ_", _NAME + rb"{20}"),
     ("tavily", "tvly-", _NAME + rb"{20}"),
