@@ -10,17 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, quote_plus
 
 import msgspec
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 from msgspec import Raw
 
 from tracewriter.redact_hidden import CannotRedact
 
 _FEW: Final = 1024
+_DFA_BYTES: Final = 16 * 1024  # of all forms together
 _BYTES_PER_HIT: Final = 64  # a line with more values than that is no text, and would take longer than its turn
 MIN_EXACT: Final = 6  # shorter exact values would eat ordinary text
 _MIN_BASE64: Final = 12  # characters that do not depend on what stands beside the value
@@ -113,7 +115,7 @@ class _Strings:
 class ExactValues:
     """The exact values of a session in all their forms."""
 
-    __slots__ = ("_find", "_forms", "_outside", "_overlaps", "can_join_markers")
+    __slots__ = ("_find", "_forms", "_lengths", "_ordered", "_outside", "_overlaps", "can_join_markers")
 
     def __init__(self, secrets: tuple[str, ...], markers: tuple[str, ...]) -> None:
         self._forms = sorted(
@@ -122,9 +124,17 @@ class ExactValues:
         self._find: Callable[[bytes], list[tuple[int, int, int]]] | None = None
         self.can_join_markers = any(b"[" in form or b"]" in form for form in self._forms)
         if self._forms:
-            self._find = BytesAhoCorasick(self._forms, matchkind=MatchKind.LeftmostFirst).find_matches_as_indexes
+            # a DFA has KiBs for each byte of a pattern: a value of 64,000 characters would take a gigabyte
+            small = sum(map(len, self._forms)) <= _DFA_BYTES
+            kind = None if small else Implementation.ContiguousNFA
+            found = BytesAhoCorasick(self._forms, matchkind=MatchKind.LeftmostFirst, implementation=kind)
+            self._find = found.find_matches_as_indexes
         self._outside = frozenset(form for form in self._forms if _OUTSIDE.match(form))
-        self._overlaps = [_overlapping(form, self._forms) for form in self._forms]
+        self._ordered = sorted(self._forms)
+        self._lengths = sorted({len(form) for form in self._forms})
+        self._overlaps: dict[
+            int, list[tuple[int, bytes]]
+        ] = {}  # of those that were found: all pairs would take minutes
 
     def __bool__(self) -> bool:
         return self._find is not None
@@ -142,7 +152,9 @@ class ExactValues:
             taken = self._may_change(block, start, self._forms[index], strings)
             if taken:
                 spans.append((start, end))
-            others = self._overlaps[index]
+            others = self._overlaps.get(index)
+            if others is None:
+                others = self._overlaps[index] = self._overlapping(self._forms[index])
             for offset, other in others if taken else sorted(others):
                 if block.startswith(other, start + offset) and self._may_change(block, start + offset, other, strings):
                     spans.append((start + offset, start + offset + len(other)))
@@ -150,21 +162,27 @@ class ExactValues:
                         break  # the furthest is enough: the others end inside it
         return spans
 
+    def _overlapping(self, form: bytes) -> list[tuple[int, bytes]]:
+        """(offset, form) of forms that may begin inside this one, the search having passed over them; furthest reaching first."""
+        found: list[tuple[int, bytes]] = []
+        known = set(self._forms)
+        for offset in range(1, len(form)):
+            rest = form[offset:]
+            at = bisect_left(self._ordered, rest)
+            while at < len(self._ordered) and self._ordered[at].startswith(rest):  # those that reach beyond, or as far
+                found.append((offset, self._ordered[at]))
+                at += 1
+            for length in self._lengths:
+                if length >= len(rest):
+                    break
+                if rest[:length] in known:
+                    found.append((offset, rest[:length]))
+        return sorted(found, key=lambda item: -(item[0] + len(item[1])))
+
     def _may_change(self, block: bytes, start: int, form: bytes, strings: _Strings) -> bool:
         if form in self._outside and not strings.hold(start):
             return False
         return not splits_escape(block, start) and not in_head(block, start)
-
-
-def _overlapping(form: bytes, forms: list[bytes]) -> list[tuple[int, bytes]]:
-    """(offset, form) of forms that may begin inside this one, the search having passed over them; furthest reaching first."""
-    found = [
-        (offset, other)
-        for other in forms
-        for offset in range(1, len(form))
-        if form[offset] == other[0] and (other.startswith(form[offset:]) or form.startswith(other, offset))
-    ]
-    return sorted(found, key=lambda item: -(item[0] + len(item[1])))
 
 
 def forms_of(secret: str, markers: tuple[str, ...]) -> set[bytes]:
