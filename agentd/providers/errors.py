@@ -49,7 +49,7 @@ _NO_MONEY: Final = re.compile(
 # Google's 429 for a limit per minute speaks of quota and billing too; its status tells.
 _RATE_LIMIT: Final = re.compile(r"\bRESOURCE_EXHAUSTED\b")
 # Google answers 400 to a wrong key.
-_BAD_KEY: Final = re.compile(r"api[ _]key[ _](?:not valid|invalid|expired)|(?:invalid|incorrect) api[ _-]?key", re.I)
+_BAD_KEY: Final = re.compile(r"api[ _]key[ _](?:not valid|invalid|expired)|(?:invalid|incorrect)[ _]api[ _-]?key", re.I)
 _TRANSIENT: Final = re.compile(
     r"overload|rate.?limit|too many requests|unavailable|timeout|timed out|server.?error|internal.?error|network"
     r"|insufficient_system_resource|try again|capacity|aborted?\b|bad gateway",
@@ -94,6 +94,8 @@ def one_line(text: str, secrets: Iterable[str] = (), limit: int = MAX_REASON_CHA
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, "[redacted]")
+        if len(secret) >= 16:  # providers show the beginning of a key, and a text may be cut in one
+            text = re.sub(re.escape(secret[:8]) + r"[\w.*…-]{0,400}", "[redacted]", text)
     text = _KEY_LIKE.sub("[redacted]", text[: limit * 20])
     if "****" in text:
         text = _STARRED.sub("[redacted]", text)
@@ -133,7 +135,7 @@ def retryable(status: int | None, words: str = "") -> bool:
 
 def hint_for(status: int, words: str = "", *, key_name: str = "") -> str:
     """What to do next. The words decide where providers use one status for several things."""
-    if status in (402, 429, 403) and _no_money(words):
+    if status in (0, 402, 429, 403) and _no_money(words):
         status = 402
     if status in (0, 400) and _BAD_KEY.search(words):
         status = 401
@@ -146,16 +148,26 @@ def hint_for(status: int, words: str = "", *, key_name: str = "") -> str:
     if status == 401:
         source = f"the key in {key_name}" if key_name else "this server wants a key, or the one given"
         return f"{source} was not accepted: check it, or make a new one with the provider"
-    return _HINTS.get(status) or (
-        "the provider has trouble: try again later, or another model (-m)" if status >= 500 else ""
-    )
+    if status == 0:  # an error inside a stream: only its words tell
+        status = next((known for known, said in _BY_WORDS if said.search(words)), 0)
+    return _HINTS.get(status) or (_TROUBLE if status >= 500 else _ANOTHER)
 
 
 def _no_money(words: str) -> bool:
     return _NO_MONEY.search(words) is not None and not _RATE_LIMIT.search(words)
 
 
+_TROUBLE: Final = "the provider has trouble: try again later, or another model (-m)"
+_ANOTHER: Final = "try again, or another model (-m); if it stays, check the base URL"
+_BY_WORDS: Final = (
+    (429, re.compile(r"rate.?limit|too many requests", re.I)),
+    (529, re.compile(r"overload", re.I)),
+    (500, _TRANSIENT),
+)
+_UNTAKEN: Final = "the provider does not take this request as it is: try another model (-m), or a new session"
 _HINTS: Final[dict[int, str]] = {
+    400: _UNTAKEN,
+    422: _UNTAKEN,
     402: "the account has no credit left: add some with the provider, or choose another model (-m)",
     403: "the key was accepted but may not do this: check its permissions, region and access to the model",
     404: "check the model's name with the provider, and that the base URL is right (it usually ends in /v1)",
@@ -190,7 +202,7 @@ def redirect_failure(status: int, location_host: str, provider: str) -> Failure:
 def not_a_stream(content_type: str, body: bytes, status: int, *, secrets: Iterable[str] = ()) -> Failure:
     """A good status with a page in place of an answer: a proxy, a login, a maintenance page."""
     shown = one_line(_plain(_decoded(body, content_type), content_type), secrets, 200)
-    kind = one_line(content_type, limit=80)
+    kind = one_line(content_type, limit=80) or "something"
     return Failure(
         "transport",
         f"answered {status} with {kind} in place of an event stream" + (f": {shown}" if shown else ""),
@@ -204,6 +216,12 @@ def network_failure(where: str, exc: BaseException, *, proxy: str = "") -> Failu
     cause = cause_of(exc)
     via = f" (through the proxy {proxy})" if proxy else ""
     return Failure("transport", f"could not reach {where}{via}: {cause}", _network_hint(cause, where))
+
+
+def no_http_failure(where: str, exc: BaseException) -> Failure:
+    """Somebody listens there, but what came is no HTTP answer, or nothing came before the connection's end."""
+    hint = "try again; if it stays, check the base URL (http or https?) and whether the server stays up"
+    return Failure("transport", f"{where} gave no HTTP answer: {cause_of(exc)}", hint)
 
 
 def broken_failure(where: str, exc: BaseException) -> Failure:

@@ -70,6 +70,12 @@ class _Again(Exception):
         self.wait_s = wait_s
 
 
+class _Given:
+    """How many events an answer gave so far."""
+
+    events = 0
+
+
 class HttpProvider:
     """A stream.Provider for one choice of the catalog. `env` gives proxies and CA bundle. Close it with `aclose`."""
 
@@ -186,7 +192,9 @@ class HttpProvider:
             if failure.status in (404, 405, 501):
                 return Failure("provider", f"{self.name} has no list of models", f"name one: -m {self.name}/MODEL")
             return failure
-        return Failure("protocol", f"{self._where} answered with no list of models") if found is None else found
+        if found is None:
+            return Failure("protocol", f"{self._where} answered with no list of models", "check the base URL")
+        return tuple(one for one in found if not any(secret in one.id for secret in self._secrets))
 
     @property
     def _secrets(self) -> tuple[str, ...]:
@@ -228,20 +236,25 @@ class HttpProvider:
         except httpx.ConnectTimeout:
             limit = self._timeouts.connect_s
             raise _Again(errors.timeout_failure(self._where, "no connection within", limit), retryable=True) from None
+        except httpx.RemoteProtocolError as exc:
+            raise _Again(errors.no_http_failure(self._where, exc), retryable=True) from exc
         except httpx.TransportError as exc:
             proxy = proxy_host(self._proxy) if self._proxy else ""
             raise _Again(errors.network_failure(self._where, exc, proxy=proxy), retryable=True) from exc
         except (httpx.InvalidURL, httpx.HTTPError, RuntimeError, ValueError) as exc:
             raise _Again(errors.network_failure(self._where, exc), retryable=False) from exc
 
+    async def _refuse_redirect(self, response: httpx.Response) -> None:
+        """Raises _Again before httpx reads where a redirect goes, which may be no address: nobody goes there."""
+        if 300 <= response.status_code <= 399:
+            host = _host_in(response.headers.get("location", ""))
+            raise _Again(errors.redirect_failure(response.status_code, host, self.name), retryable=False)
+
     async def _check(self, response: httpx.Response) -> None:
         """Raises _Again for everything that is not the beginning of an answer."""
         status, kind = response.status_code, response.headers.get("content-type", "")
         if 200 <= status <= 299 and "html" not in kind.lower():
             return
-        if 300 <= status <= 399:
-            host = urlsplit(response.headers.get("location", "")).netloc
-            raise _Again(errors.redirect_failure(status, host.rpartition("@")[2], self.name), retryable=False)
         body = await self._text(response, _MAX_ERROR_BYTES)
         if status <= 299:
             failure = errors.not_a_stream(kind, body, status, secrets=self._secrets)
@@ -274,21 +287,36 @@ class HttpProvider:
         self, response: httpx.Response, decoder: WireDecoder, started: float
     ) -> AsyncGenerator[StreamEvent, None]:
         """The decoder's events up to the end of the body, or what ended it before."""
-        trouble: Failure | None = None
+        trouble: Failed | None = None
+        given, head = _Given(), bytearray()
         try:
-            async with aclosing(self._body(response, decoder, started)) as pieces:
+            async with aclosing(self._body(response, decoder, started, given)) as pieces:
                 async for piece in pieces:
+                    if not decoder.frames and len(head) < _MAX_HEAD_BYTES:
+                        head += piece[:_MAX_HEAD_BYTES]
                     for event in decoder.feed(piece):
+                        given.events += 1
                         yield event
         except _Again as cut:
-            trouble = cut.failed.failure
+            trouble = cut.failed
+        if trouble is None and not decoder.frames:
+            trouble = self._no_stream(response, bytes(head))
+        # A frame that cannot be read is what a cut leaves; what the decoder was sure of before stays.
+        kinds = ("truncated",) if decoder.settled else ("truncated", "protocol")
         for event in decoder.end():
-            if trouble is not None and isinstance(event, Failed) and event.failure.kind in ("truncated", "protocol"):
-                event = Failed(trouble, True, event.cut_tool_calls, event.finish)
+            if trouble is not None and isinstance(event, Failed) and event.failure.kind in kinds:
+                event = Failed(trouble.failure, trouble.retryable, event.cut_tool_calls, event.finish)
             yield event
 
+    def _no_stream(self, response: httpx.Response, head: bytes) -> Failed | None:
+        """What came in place of an answer's first frame, where that was something for people to read."""
+        kind = response.headers.get("content-type", "")
+        if not head.strip() or ("event-stream" in kind.lower() and not head.lstrip().startswith(b"<")):
+            return None
+        return Failed(errors.not_a_stream(kind, head, response.status_code, secrets=self._secrets), True)
+
     async def _body(
-        self, response: httpx.Response, decoder: WireDecoder, started: float
+        self, response: httpx.Response, decoder: WireDecoder, started: float, given: _Given
     ) -> AsyncGenerator[bytes, None]:
         """The body's bytes, decoded. Raises _Again when it is cut, stalls, grows without bound or is wrongly encoded."""
         import httpx
@@ -297,14 +325,15 @@ class HttpProvider:
         seen = 0
         try:
             inflate = body_decoder(response.headers.get("content-encoding", ""))
-            async for data in self._timed(raw, decoder, started):
+            async for data in self._timed(raw, decoder, started, given):
                 for piece in inflate.feed(data):
                     seen += len(piece)
                     if seen > MAX_BODY_BYTES:
-                        raise _Again(
-                            Failure("protocol", f"the answer is larger than {MAX_BODY_BYTES} bytes"), retryable=False
-                        )
+                        message = f"the answer is larger than {MAX_BODY_BYTES // 1024**2} MiB: the stream was closed"
+                        raise _Again(Failure("protocol", message, "try another model (-m)"), retryable=False)
                     yield piece
+                    if len(piece) > len(data):  # inflated, perhaps a thousand times: everybody else has a turn between
+                        await asyncio.sleep(0)
             self._whole(inflate)
         except httpx.TransportError as exc:
             raise _Again(errors.broken_failure(self._where, exc), retryable=True) from exc
@@ -315,16 +344,19 @@ class HttpProvider:
         if not inflate.whole:
             raise BadEncodingError("the compressed answer was cut off")
 
-    async def _timed(self, raw: AsyncIterator[bytes], decoder: WireDecoder, started: float) -> AsyncIterator[bytes]:
-        """The body's pieces while the answer makes progress: frames, not bytes."""
+    async def _timed(
+        self, raw: AsyncIterator[bytes], decoder: WireDecoder, started: float, given: _Given
+    ) -> AsyncIterator[bytes]:
+        """The body's pieces while the answer makes progress: frames, not bytes; once it is settled, events, not frames."""
         times = self._timeouts
-        frames, progress = decoder.frames, started
+        mark, progress = (False, 0), started
         while True:
             now = self._monotonic()
-            if decoder.frames != frames:
-                frames, progress = decoder.frames, now
-            patience = times.stall_s if frames else times.first_byte_s
-            if decoder.settled:
+            settled = decoder.settled
+            if (latest := (settled, given.events if settled else decoder.frames)) != mark:
+                mark, progress = latest, now
+            patience = times.stall_s if decoder.frames else times.first_byte_s
+            if settled:
                 patience = min(patience, _DRAIN_S if decoder.ended else times.settle_s)
             idle_at, over_at = progress + patience, started + times.total_s
             try:
@@ -367,7 +399,10 @@ class HttpProvider:
             verify=ssl_context(self._env) if secure else False, uds=uds, proxy=proxy, trust_env=False
         )
         timeout = httpx.Timeout(None, connect=self._timeouts.connect_s)
-        return httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False, follow_redirects=False)
+        return httpx.AsyncClient(
+            transport=transport, timeout=timeout, trust_env=False, follow_redirects=False,
+            event_hooks={"response": [self._refuse_redirect]},
+        )  # fmt: skip
 
     def _socket_path(self, path: str) -> str:
         """A path that connect(2) takes: longer ones go through the directory's descriptor."""
@@ -379,6 +414,7 @@ class HttpProvider:
 
 
 _MAX_SOCKET_PATH_BYTES: Final = 107
+_MAX_HEAD_BYTES: Final = 2048
 _USER_AGENT: Final = "agentd"
 
 
@@ -400,6 +436,14 @@ def _list_url(choice: Choice) -> str:
     wire = WIRES[choice.spec.wire]
     path = parts.path.rstrip("/").removesuffix(wire.path)
     return _join(urlunsplit(parts._replace(path=path)), wire.models_path)
+
+
+def _host_in(location: str) -> str:
+    """The host of a redirect's address, without a user's name; "" where there is none."""
+    try:
+        return urlsplit(location).netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
 
 
 def _host_port(url: str) -> str:

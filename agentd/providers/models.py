@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentd.providers.errors import one_line
+from tracewriter.events import MAX_TOKENS
 
 MAX_MODELS: Final = 2_000
 _MAX_ID_CHARS: Final = 128
@@ -63,7 +64,7 @@ def _model(entry: object) -> ModelInfo | None:
     if not name or len(name) > _MAX_ID_CHARS or not name.isprintable():
         return None
     sizes = (entry.get(key) for key in _CONTEXT_KEYS)
-    size = next((size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0), None)
+    size = next((n for n in sizes if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MAX_TOKENS), None)
     return ModelInfo(name, size)
 
 

@@ -89,13 +89,30 @@ def test_401_and_403_say_different_things() -> None:
         (402, "", "credit"), (429, "", "rate limit"), (429, "insufficient_quota", "credit"), (404, "", "model's name"),
         (400, "The model `x` does not exist", "model's name"), (413, "", "too long"), (400, "context_length_exceeded", "too long"),
         (400, "prompt is too long: 3 tokens > 2", "too long"), (500, "exceeds the available context size", "too long"),
-        (529, "", "overloaded"), (503, "", "later"), (400, "temperature", ""),
+        (529, "", "overloaded"), (503, "", "later"), (400, "temperature", "does not take"),
+        (0, "rate_limit_exceeded slow", "rate limit"), (0, "overloaded_error", "overloaded"), (0, "server_error boom", "later"),
+        (0, "insufficient_quota", "credit"), (0, "invalid_api_key", "not accepted"), (0, "", "another model"),
+        (400, "invalid_api_key", "not accepted"), (418, "", "base URL"),
     ],
 )  # fmt: skip
 def test_each_status_has_its_next_step(status: int, words: str, part: str) -> None:
     hint = hint_for(status, words)
     assert part in hint
-    assert bool(hint) == bool(part)
+
+
+def test_no_status_and_no_error_of_a_stream_is_without_a_next_step() -> None:
+    assert all(hint_for(status) for status in (0, *range(400, 1000)))
+    for body in (b'{"message": "boom"}', b'{"type": "server_error", "message": "boom"}', b"boom", b"500", b"true"):
+        failure, _ = errors.stream_failure(reason_of(body))
+        assert failure.hint
+
+
+@pytest.mark.parametrize(
+    "shown", ["Qx7pL0zz9Wm4RtY2bN", "Qx7pL0zz9W...Y2bN", "Qx7pL0zz****Y2bN", "Qx7pL0zz…", "Qx7pL0zz9Wm4RtY2"]
+)
+def test_no_beginning_of_a_key_is_shown_whatever_its_form(shown: str) -> None:
+    text = one_line(f"bad key {shown}, sorry", ("Qx7pL0zz9Wm4RtY2bN",))
+    assert text == "bad key [redacted], sorry"
 
 
 def test_what_may_pass_later_is_told_from_what_will_not() -> None:
