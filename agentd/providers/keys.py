@@ -18,6 +18,7 @@ from tracewriter.events import Failure
 _MAX_FILE_BYTES: Final = 16 * 1024  # no key is longer; a wrong path must not pull a large file into memory
 # A password manager may ask its user, who needs a moment.
 COMMAND_S: Final = 20.0
+_LOOK_MS: Final = 100  # how often it is looked whether a command that prints nothing has ended
 # A key that was changed is used within this time; until then nobody is asked again.
 KEPT_S: Final = 300.0
 # What password managers need: no other variable, least of all another key, is a key command's business.
@@ -72,7 +73,7 @@ def read_key_file(path: str) -> Secret | Failure:
             return Failure("config", f"the key file {shown} is no file", "check key_file in the configuration")
         if info.st_mode & 0o077 or info.st_uid != os.geteuid():
             return Failure("config", f"the key file {shown} can be read by others", f"chmod 600 {shown}, and own it")
-        data = os.read(descriptor, _MAX_FILE_BYTES)
+        data = os.read(descriptor, _MAX_FILE_BYTES + 1)
     except OSError as exc:
         return Failure("config", f"the key file {shown} cannot be read: {exc.strerror}", "check key_file")
     finally:
@@ -81,9 +82,10 @@ def read_key_file(path: str) -> Secret | Failure:
 
 
 def _key_in(data: bytes, source: str) -> Secret | Failure:
-    lines = data.decode("utf-8", "replace").strip().split("\n")
+    """One line of printable text; editors may have put a BOM before it."""
+    lines = data.decode("utf-8-sig", "replace").strip().split("\n")
     key = lines[0].strip()
-    if not key or len(lines) > 1 or not usable(key):
+    if not key or len(lines) > 1 or not usable(key) or len(data) > _MAX_FILE_BYTES:
         return Failure("config", f"{source} holds no key", "it should hold the key alone, on one line")
     return Secret(key)
 
@@ -114,33 +116,46 @@ def run_key_command(
     assert program.stdout is not None
     with program, program.stdout as output:
         try:
-            data = _output(output.fileno(), time.monotonic() + timeout_s)
-            code = program.wait(0.5) if data is not None else None
+            data = _output(program, output.fileno(), deadline := time.monotonic() + timeout_s)
+            if data is not None and len(data) <= _MAX_FILE_BYTES:
+                program.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            data = code = None  # it closed its output and goes on
+            data = None  # it closed its output and goes on
         finally:
+            code = program.poll()
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(program.pid, signal.SIGKILL)
     if data is None:
-        return Failure("config", f"the key command `{shown}` gave no key within {timeout_s:g} s", hint)
+        return Failure("config", f"the key command `{shown}` did not end within {timeout_s:g} s", hint)
+    if len(data) > _MAX_FILE_BYTES:
+        return Failure("config", f"the key command `{shown}` printed far more than a key", hint)
     if code != 0:
-        return Failure("config", f"the key command `{shown}` failed with exit code {code}", hint)
+        ended = f"was ended by signal {-code}" if code and code < 0 else f"failed with exit code {code}"
+        return Failure("config", f"the key command `{shown}` {ended}", hint)
     return _key_in(data, f"the output of the key command `{shown}`")
 
 
-def _output(descriptor: int, deadline: float) -> bytes | None:
-    """What comes up to the end, at most _MAX_FILE_BYTES; None when the end does not come in time."""
+def _output(program: subprocess.Popen[bytes], descriptor: int, deadline: float) -> bytes | None:
+    """What comes up to the end of the output or of the command (what it left running may hold the output open), or until it
+    is more than _MAX_FILE_BYTES; None when neither comes in time."""
     data = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while len(data) <= _MAX_FILE_BYTES:
         left_ms = (deadline - time.monotonic()) * 1000
-        if left_ms <= 0 or not poll.poll(left_ms):
-            return None
+        over = program.poll() is not None
+        if not poll.poll(0 if over else max(0.0, min(left_ms, _LOOK_MS))):
+            if over:
+                return data
+            if left_ms <= 0:
+                return None
+            continue
         piece = os.read(descriptor, _MAX_FILE_BYTES)
         if not piece:
             return data
         data += piece
+        if left_ms <= 0:
+            return None
     return data
 
 

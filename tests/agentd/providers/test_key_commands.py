@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agentd.providers.catalog import Choice, KeyReaders, ProviderOverride, resolve
-from agentd.providers.keys import KeyCommands, Secret, run_key_command
+from agentd.providers.keys import KeyCommands, Secret, read_key_file, run_key_command
 from tracewriter.events import Failure
 
 KEY = "sk-command-0123456789"
@@ -50,7 +50,8 @@ def test_what_goes_wrong_is_one_line_without_the_output() -> None:
     assert "exit code 3" in refused(python(f"print({KEY!r}); raise SystemExit(3)")).message
     assert "holds no key" in refused(python("pass")).message
     assert "holds no key" in refused(python(f"print({KEY!r}); print('and more')")).message
-    refused(python("print('x' * 100000)"))
+    assert "far more than a key" in refused(python("print('x' * 100000)")).message
+    assert "ended by signal 9" in refused(python("import os; os.kill(os.getpid(), 9)")).message
     assert "cannot be run" in refused(("/nonexistent/pass", "show")).message
     assert "cannot be run" in refused(("nul\0", "show")).message
     refused(())
@@ -64,7 +65,7 @@ def test_a_command_without_end_is_killed_with_all_that_it_started(tmp_path: path
         f"pathlib.Path({str(pid_file)!r}).write_text(str(child.pid))\n"
         "time.sleep(60)"
     )
-    assert "gave no key within" in refused(python(code), timeout_s=2.0).message
+    assert "did not end within" in refused(python(code), timeout_s=2.0).message
     pid = int(pid_file.read_text())
     for _ in range(100):
         state = pathlib.Path(f"/proc/{pid}/stat")
@@ -75,7 +76,36 @@ def test_a_command_without_end_is_killed_with_all_that_it_started(tmp_path: path
 
 
 def test_one_that_prints_without_end_is_killed() -> None:
-    refused(python("while True: print('x' * 1000)"), timeout_s=5.0)
+    assert "far more than a key" in refused(python("while True: print('x' * 1000)"), timeout_s=5.0).message
+
+
+def test_one_that_goes_on_after_its_output_is_killed() -> None:
+    code = f"import os, time; print({KEY!r}, flush=True); os.close(1); time.sleep(60)"
+    assert "did not end within" in refused(python(code), timeout_s=1.0).message
+
+
+def test_what_it_leaves_running_with_its_output_open_is_not_waited_for() -> None:
+    child = "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])"
+    code = f"import subprocess, sys; print({KEY!r}, flush=True); {child}"
+    assert run_key_command(python(code), timeout_s=50.0) == Secret(KEY)
+
+
+@pytest.mark.parametrize("framed", ["{}", "{}\n", "\ufeff{}\r\n", "\n\n{}\n\n"])
+def test_a_file_and_a_command_may_frame_the_key_as_editors_do(framed: str, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "key"
+    file.touch(0o600)
+    file.write_bytes(framed.format(KEY).encode())
+    assert read_key_file(str(file)) == Secret(KEY)
+    assert run_key_command((sys.executable, "-S", "-c", f"print(open({str(file)!r}).read(), end='')")) == Secret(KEY)
+
+
+def test_a_file_too_long_for_a_key_is_refused_and_not_cut(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "key"
+    file.touch(0o600)
+    file.write_text("k" * 20_000)
+    found = read_key_file(str(file))
+    assert isinstance(found, Failure)
+    assert "holds no key" in found.message
 
 
 class Counting:
