@@ -241,6 +241,8 @@ def resolve(
         return _choose(spec, rest, env, overrides, keys)
     if not slash:
         return _bare(model.strip(), known, env, overrides, default_provider, keys)
+    if spec is not None:
+        return Failure("no_model", f"no model is named after {prefix}/", f"`agentctl models {prefix}` lists them")
     names = ", ".join(known)
     hint = f"known providers: {names}; write PROVIDER/{_shown(model.strip())} if it is the model's own name"
     return Failure("unknown_provider", f"no provider is called {_quoted(prefix)}", hint)

@@ -174,7 +174,7 @@ def _choice(value: _Object) -> Choice:
 
 
 def _delta(value: _Object) -> Delta:
-    content = value.get("content")
+    content, tools = value.get("content"), value.get("tool_calls")
     return Delta(
         content=_list(content, _part) if isinstance(content, list) else _str(content),
         reasoning_content=_str(value.get("reasoning_content")),
@@ -183,7 +183,7 @@ def _delta(value: _Object) -> Delta:
         reasoning_details=_list(value.get("reasoning_details"), _detail),
         reasoning_opaque=_str(value.get("reasoning_opaque")),
         refusal=_str(value.get("refusal")),
-        tool_calls=_list(value.get("tool_calls"), _tool),
+        tool_calls=_list([tools] if isinstance(tools, dict) else tools, _tool),
         function_call=_maybe(value.get("function_call"), _function),
     )
 

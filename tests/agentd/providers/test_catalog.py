@@ -269,3 +269,11 @@ def test_any_input_gives_a_choice_or_one_line(model: str | None, base_url: str |
     if isinstance(found, Failure):
         assert (found.message + found.hint).isprintable()
         assert found.kind in ("no_model", "unknown_provider", "no_key", "config")
+
+
+@pytest.mark.parametrize("name", ["local", "openai", "google"])
+def test_a_provider_without_a_model_after_it_is_not_called_unknown(name: str) -> None:
+    found = resolve(f"{name}/", env={"OPENAI_API_KEY": "sk-1", "GEMINI_API_KEY": "k"})
+    assert isinstance(found, Failure)
+    assert found.message == f"no model is named after {name}/"
+    assert f"agentctl models {name}" in found.hint
