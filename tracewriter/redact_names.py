@@ -59,6 +59,8 @@ _VALUE: Final = (
     + rb"|(?P<bare>" + _BARE + rb"))|"
     + rb",[ ]?(?:\\{1,15}\"(?P<item>[^\"'\\\n]{8,}+)|'(?P<item1>[^\"'\\\n]{8,}+)))"
     + b"|" + _SCALAR_HEAD + b"(?P<scalar>" + _SCALAR_LINE % b"" + rb"{3,256}+)"
+    + rb"|\"[ ]?,[ ]?\"[vV]alue\"[ ]?:[ ]?\"(?P<pair>(?:[^\"\\\n]++|\\[^\n])*+)"  # {"name": "DB_PASSWORD", "value": "…"}
+    + rb"|\\{1,15}\"(?:[ ]?,[ ]?\\{1,15}\"[vV]alue\\{1,15}\"[ ]?:[ ]?|[ ][vV]alue=)\\{1,15}\"(?P<pair1>[^\"\\\n]{3,}+)"
     + rb"|>(?P<xml>[^\x00-\x20<>\"'\\]{1,2048}+)<" + SLASH
     + rb"|" + _SPACE + rb"{1,4}+(?:\\{1,8}\"|\\{0,8}')?(?P<option>" + _BARE + rb"))"
 )  # fmt: skip
@@ -118,6 +120,7 @@ _IDENTIFIER: Final = re.compile(rb"[A-Za-z_]+[0-9]{0,2}\Z")
 _NAME_BYTES: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 _BEFORE_OPTION: Final = b" \t\n'\"=`"  # also nothing: the begin of the block
 _AFTER_LINE: Final = (b"n-", b"r-", b"t-")  # with the backslash before it, an escape
+_BEFORE_VARIABLE: Final = (b"ENV ", b"setenv ", b"set -x ", b"set -gx ", b"set -Ux ", b"WITH ", b"with ")
 _BREAK: Final = rb"(?:[ \t]|\\{1,8}[nrt]){1,12}"
 _AFTER_LOGIN: Final = re.compile(b"(?:login|user)" + _BREAK + rb"[^\s\"\\]{1,64}" + _BREAK + rb"[A-Za-z]{0,8}\Z")
 
@@ -197,6 +200,8 @@ def _is_option(block: bytes, at: int) -> bool:
         return rest[-1:] in _BEFORE_OPTION
     if word.startswith(_AFTER_LINE):
         return rest.endswith(b"\\")
+    if rest.endswith(_BEFORE_VARIABLE):
+        return True
     first = max(0, at - 100)
     login = max(block.rfind(b"login", first, at), block.rfind(b"user", first, at))
     return login >= 0 and _AFTER_LOGIN.match(block, login, at) is not None
