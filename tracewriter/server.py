@@ -105,6 +105,7 @@ class Server:
         self._opener = Opener(disk, root_fd, limits, self.background, self._upkeep)
         # most sessions have the same secrets, and two automata of 60 KiB each time would be most of this process's memory
         self._redactors: WeakValueDictionary[tuple[str, ...], Redactor] = WeakValueDictionary()
+        Redactor()  # the automata of all rules are made now: the first session must not wait for them
         self._due_at = 0.0
         self._deaf_until = 0.0  # no descriptors left: do not ask for connections until then
 

@@ -92,12 +92,12 @@ def run(size: int, arguments: argparse.Namespace, directory: Path) -> dict[str, 
         home.mkdir()
         writer = Writer(home)
         try:
-            for name, (_, module, share) in PEERS.items():
+            for at, (name, (_, module, share)) in enumerate(PEERS.items()):
                 theirs = peer(name, arguments.python, home, size, max(1000, count // (4 * share)))
                 if theirs is None:
                     print(f"left out: {name} ({module} is not installed for {arguments.python})", file=sys.stderr)
                     continue
-                ratios.setdefault(name, []).append(ours(writer, size, count, f"p{number}{len(ratios)}") / theirs)
+                ratios.setdefault(name, []).append(ours(writer, size, count, f"p{number}-{at}") / theirs)
             theirs = pino(arguments.node_modules, home, event.output, count // 2)
             if theirs is not None:
                 ratios.setdefault("pino, worker", []).append(ours(writer, size, count, f"pino{number}") / theirs)
