@@ -113,7 +113,8 @@ CATALOG: Final[tuple[ProviderSpec, ...]] = (
     ProviderSpec(
         "mistral", "openai-chat", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "MISTRAL_BASE_URL",
         "mistral-medium-latest", families=("mistral-", "codestral", "devstral", "magistral-", "ministral-"),
-        quirks=ChatQuirks(include_usage=False, send_back=()),  # 422 on stream_options; usage comes unasked
+        # 422 on stream_options; usage comes unasked
+        quirks=ChatQuirks(include_usage=False, send_back=(), nine_ids=True),
     ),
     ProviderSpec(
         "deepseek", "openai-chat", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "DEEPSEEK_BASE_URL",

@@ -6,6 +6,8 @@ calls without results), every result has a call, neighbours of one role are one 
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -20,11 +22,18 @@ from tracewriter.events import ToolCall
 NO_RESULT: Final = "[no result: the run was interrupted before the tool ended]"
 
 
+_MAX_ID_CHARS: Final = 40  # OpenAI's; no other is known to be lower
+_MAX_NAME_CHARS: Final = 64
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+_NINE: Final = re.compile(r"[A-Za-z0-9]{9}")
+
+
 class ChatQuirks(Struct, frozen=True):
     """Where servers of this wire differ. The defaults are what most accept.
 
     `reasoning_field` is where reasoning of earlier tool-calling turns goes back ("" = nowhere: most refuse or ignore it;
-    deepseek demands it). `send_back` names the opaque keys that the server takes back, those it sent itself.
+    deepseek demands it). `send_back` names the opaque keys that the server takes back, those it sent itself. `nine_ids`: ids
+    of calls must be nine letters and digits, as mistral's are; another provider's are refused.
     """
 
     include_usage: bool = True
@@ -32,6 +41,7 @@ class ChatQuirks(Struct, frozen=True):
     reasoning_field: str = ""
     send_back: tuple[str, ...] = ("reasoning_details", "reasoning_opaque", "extra_content")
     think_split: bool = False
+    nine_ids: bool = False
 
 
 class _Function(Struct, frozen=True):
@@ -110,7 +120,7 @@ def _conversation(messages: Sequence[Message], quirks: ChatQuirks) -> list[_Wire
                     results.append(result)
                     place += 1
                 out.append(_assistant(message, quirks))
-                out.extend(_results(message.tool_calls, results))
+                out.extend(_results(message.tool_calls, results, quirks))
             case AssistantMessage():
                 _say(out, "assistant", message.text)
     return out
@@ -140,9 +150,9 @@ def _assistant(message: AssistantMessage, quirks: ChatQuirks) -> _Wire:
     signed = opaque.extra_content if "extra_content" in quirks.send_back else UNSET
     calls = tuple(
         _Call(
-            mend(call.id),
+            _id(call.id, quirks),
             "function",
-            _Function(mend(call.name), bytes(call.input).decode()),
+            _Function(_name(call.name), bytes(call.input).decode()),
             UNSET if signed is UNSET else signed.get(call.id, UNSET),
         )
         for call in message.tool_calls
@@ -150,10 +160,24 @@ def _assistant(message: AssistantMessage, quirks: ChatQuirks) -> _Wire:
     return _Wire("assistant", mend(message.text) or None, calls, extra=tuple(extra))
 
 
-def _results(calls: Iterable[ToolCall], results: list[ToolMessage]) -> list[_Wire]:
+def _name(name: str) -> str:
+    """A name that the wire takes: one that a model made up must not make every later request an invalid one."""
+    return _NOT_IN_NAMES.sub("_", mend(name))[:_MAX_NAME_CHARS] or "unknown"
+
+
+def _id(call_id: str, quirks: ChatQuirks) -> str:
+    """The call's id as the server takes it: another provider's that it would refuse has one of its own, always the same."""
+    call_id = mend(call_id)
+    if _NINE.fullmatch(call_id) if quirks.nine_ids else 0 < len(call_id) <= _MAX_ID_CHARS:
+        return call_id
+    digest = hashlib.sha256(call_id.encode()).hexdigest()
+    return digest[:9] if quirks.nine_ids else f"call_{digest[:32]}"
+
+
+def _results(calls: Iterable[ToolCall], results: list[ToolMessage], quirks: ChatQuirks) -> list[_Wire]:
     """One result per call, in the order of the calls; results that answer none of them are left out."""
     texts = {result.call_id: mend(result.text) for result in results}
-    return [_Wire("tool", texts.get(call.id, NO_RESULT), tool_call_id=mend(call.id)) for call in calls]
+    return [_Wire("tool", texts.get(call.id, NO_RESULT), tool_call_id=_id(call.id, quirks)) for call in calls]
 
 
 def _opaque(items: tuple[Raw, ...]) -> _Opaque:

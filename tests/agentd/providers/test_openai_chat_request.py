@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from hypothesis import given
@@ -12,6 +13,7 @@ from msgspec import Raw
 from agentd.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from agentd.providers.openai_chat_request import NO_RESULT, ChatQuirks, build_request
 from agentd.providers.stream import ModelRequest, ToolSpec
+from agentd.providers.tool_input import mend
 from tracewriter.events import ToolCall
 
 CALL = ToolCall("t1", "read_file", Raw(b'{"path":"a"}'))
@@ -141,3 +143,32 @@ def test_any_conversation_is_well_formed_on_the_wire(messages: list[Message]) ->
             assert pending or message["role"] != last or last == "assistant"
         last = message["role"]
     assert pending == []
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=60), st.text(max_size=80)), max_size=5, unique_by=lambda pair: pair[0]),
+    st.booleans(),
+)
+def test_ids_and_names_of_another_providers_model_are_ones_that_the_server_takes(
+    made: list[tuple[str, str]], nine: bool
+) -> None:
+    calls = tuple(ToolCall(call_id, name, Raw(b"{}")) for call_id, name in made)
+    results_given = [ToolMessage(call.id, call.name, call.id) for call in calls]
+    messages: tuple[Message, ...] = (UserMessage("u"), AssistantMessage("t", "", calls), *results_given)
+    sent = [json.loads(build_request(ModelRequest("m", "", messages), ChatQuirks(nine_ids=nine))) for _ in range(2)]
+    assert sent[0] == sent[1]
+    given_calls = sent[0]["messages"][1].get("tool_calls", [])
+    for call in given_calls:
+        assert re.fullmatch(r"[A-Za-z0-9]{9}" if nine else r"(?s).{1,40}", call["id"])
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["function"]["name"])
+    results = [message for message in sent[0]["messages"] if message["role"] == "tool"]
+    assert [result["tool_call_id"] for result in results] == [call["id"] for call in given_calls]
+    assert [result["content"] for result in results] == [mend(call.id) for call in calls]
+
+
+def test_what_the_server_takes_goes_back_as_it_was() -> None:
+    for call_id, nine in (("toolu_01ABC", False), ("functions.read:0", False), ("a" * 40, False), ("abcdEF123", True)):
+        call = ToolCall(call_id, "read_file", Raw(b"{}"))
+        messages = (UserMessage("u"), AssistantMessage("", "", (call,)))
+        body = json.loads(build_request(ModelRequest("m", "", messages), ChatQuirks(nine_ids=nine)))
+        assert body["messages"][1]["tool_calls"][0]["id"] == call_id
