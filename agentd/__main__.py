@@ -77,15 +77,25 @@ def _decode_stream(arguments: list[str]) -> int:
         return 2
 
     def write(lines: bytes) -> None:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            _forget_output()
+            raise StartError(f"the events cannot be written: {os.strerror(exc.errno or 0).lower()}") from exc
 
     try:
         return _explained(lambda: decode_stream.run(options, write))
     except BrokenPipeError:
-        # Whoever read has gone; the interpreter's own flush at exit must not say so either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _forget_output()  # whoever read has gone
         return 1
+
+
+def _forget_output() -> None:
+    """The interpreter's own flush at exit must not fail again, and say so."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _explained(command: Callable[[], None]) -> int:

@@ -190,6 +190,13 @@ def test_lines_come_as_the_events_do_and_a_reader_may_leave() -> None:
         assert process.stderr.read() == b""
 
 
+def test_an_output_that_is_full_is_one_line() -> None:
+    command = [sys.executable, "-m", "agentd", "decode-stream", "--wire", "openai-chat"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, input=HELLO, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"agentd: the events cannot be written: no space left on device\n")
+
+
 def test_the_installed_command_decodes_standard_input() -> None:
     command = pathlib.Path(sys.executable).with_name("agentd")
     done = subprocess.run(
