@@ -199,13 +199,15 @@ def redirect_failure(status: int, location_host: str, provider: str) -> Failure:
     )
 
 
-def not_a_stream(content_type: str, body: bytes, status: int, *, secrets: Iterable[str] = ()) -> Failure:
+def not_a_stream(
+    content_type: str, body: bytes, status: int, *, secrets: Iterable[str] = (), wanted: str = "an event stream"
+) -> Failure:
     """A good status with a page in place of an answer: a proxy, a login, a maintenance page."""
     shown = one_line(_plain(_decoded(body, content_type), content_type), secrets, 200)
     kind = one_line(content_type, limit=80) or "something"
     return Failure(
         "transport",
-        f"answered {status} with {kind} in place of an event stream" + (f": {shown}" if shown else ""),
+        f"answered {status} with {kind} in place of {wanted}" + (f": {shown}" if shown else ""),
         "check the base URL and any proxy in between",
         status,
     )

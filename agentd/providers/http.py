@@ -180,7 +180,7 @@ class HttpProvider:
             async with asyncio.timeout(self._timeouts.list_s):
                 response = await self._send(await self._open(), "GET", url, None)
                 try:
-                    await self._check(response)
+                    await self._check(response, "a list of models")
                     body = await self._text(response, _MAX_LIST_BYTES)
                 finally:
                     await response.aclose()
@@ -250,14 +250,14 @@ class HttpProvider:
             host = _host_in(response.headers.get("location", ""))
             raise _Again(errors.redirect_failure(response.status_code, host, self.name), retryable=False)
 
-    async def _check(self, response: httpx.Response) -> None:
+    async def _check(self, response: httpx.Response, wanted: str = "an event stream") -> None:
         """Raises _Again for everything that is not the beginning of an answer."""
         status, kind = response.status_code, response.headers.get("content-type", "")
         if 200 <= status <= 299 and "html" not in kind.lower():
             return
         body = await self._text(response, _MAX_ERROR_BYTES)
         if status <= 299:
-            failure = errors.not_a_stream(kind, body, status, secrets=self._secrets)
+            failure = errors.not_a_stream(kind, body, status, secrets=self._secrets, wanted=wanted)
             raise _Again(failure, retryable=True)
         reason = errors.reason_of(body, kind, secrets=self._secrets)
         wait_s = asked_wait(response.headers, body, now=self._wall)

@@ -142,6 +142,14 @@ async def test_a_list_of_models_shows_no_key_and_no_absurd_size() -> None:
         assert await provider.models() == (ModelInfo("m"), ModelInfo("n", 4096))
 
 
+async def test_a_page_in_place_of_a_list_of_models_is_called_that() -> None:
+    script = Script.of_error(200, b"<title>Log in</title>", "text/html")
+    async with replay_server([script]) as server, asking(choice_for(server)) as provider:
+        listed = await provider.models()
+    assert isinstance(listed, Failure)
+    assert listed.message == "answered 200 with text/html in place of a list of models: Log in"
+
+
 async def test_a_call_that_is_not_in_a_list_is_a_call() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a":1}'}}
     body = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": call}, "finish_reason": "tool_calls"}]})
