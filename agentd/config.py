@@ -104,7 +104,11 @@ def parse_config(data: bytes, path: str) -> Config:
     try:
         config = msgspec.convert(table, Config)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"{path}: {exc}", f"settings: {', '.join(Config.__struct_fields__)}; see the README") from exc
+        hint = f"settings: {', '.join(Config.__struct_fields__)}; see the README"
+        if "$.providers" in str(exc):
+            fields = ", ".join(ProviderOverride.__struct_fields__)
+            hint = f"of a provider there are {fields}; a key itself is never in this file"
+        raise ConfigError(f"{path}: {exc}", hint) from exc
     _check(config.mode, MODES, "mode", path)
     _check(config.capture, CAPTURES, "capture", path)
     if not config.retention.max_age_days > 0 or config.retention.max_bytes <= 0:

@@ -333,7 +333,7 @@ class Run:
             self._reply.end = self._reply.end or Failed(why)
             out.append(self.close_request(self._reply))
         elif failure is not None:
-            self.note_error(failure.message)
+            self.note_error(f"{failure.message} ({failure.hint})" if failure.hint else failure.message)
         for op, opened in list(self._open_calls.items()):
             stopped = (
                 ToolOutput(f"[{why.message}; this call was stopped]", is_error=True),

@@ -100,4 +100,5 @@ def test_an_unreadable_file_is_said(tmp_path: Path) -> None:
 def test_a_value_that_may_be_a_key_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(b"[providers.a]\nkey = 'sk-verysecret'", "c")
-    assert "verysecret" not in str(caught.value)
+    assert "verysecret" not in str(caught.value) + caught.value.hint
+    assert "key_env, key_file, key_command" in caught.value.hint

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -414,3 +415,18 @@ async def test_a_write_that_took_effect_while_it_was_cancelled_is_in_the_record(
     assert end_of(events).outcome == "cancelled"
     assert end_of(events).files == ("f",)
     assert "file.change.applied" in names(events)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Finished("stop", "stop"), Finished("tool_calls", "tool_calls"), Finished("length", "length"), Finished("error", "x"),
+        Finished("error", "stop", ("read_file",)), Finished("filter", "content_filter"), Finished("refusal", "refusal"),
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_an_end_without_an_answer_tells_why_and_what_next(tmp_path: Path, end: Finished) -> None:
+    finished = end_of(await collect(make_run(ScriptedProvider([UsageReported(None), end]), tmp_path)))
+    assert finished.outcome != "completed"
+    [error] = finished.errors
+    assert re.fullmatch(r"[^()\n]+( \([^()]*\))? \((try again|say: go on|ask in another way)[^()]*\)", error)
