@@ -245,7 +245,10 @@ def resolve(
     if spec is not None:
         return Failure("no_model", f"no model is named after {prefix}/", f"`agentctl models {prefix}` lists them")
     names = ", ".join(known)
-    hint = f"known providers: {names}; write PROVIDER/{_shown(model.strip())} if it is the model's own name"
+    hint = (
+        f"known providers: {names}; one new in config.toml is known after `agentctl stop`;"
+        f" write PROVIDER/{_shown(model.strip())} if it is the model's own name"
+    )
     return Failure("unknown_provider", f"no provider is called {_quoted(prefix)}", hint)
 
 

@@ -50,6 +50,8 @@ _MAX_STRAY_BYTES: Final = (
 )  # lines outside the format: an error, or a whole answer of a server that cannot stream
 _MANY_BYTES: Final = 1000  # of a piece for which the short way is worth its preparation
 _MAX_WAITING: Final = 4096  # chunks of another choice kept until it is clear that choice 0 exists
+_TRY_AGAIN: Final = "try again; if it stays, the server is not what it says"
+_ANOTHER: Final = "ask for less at once, or ask another model"
 _MAX_DETAIL_CHARS: Final = 4 * 1024 * 1024
 
 STOP_REASONS: Final[dict[str, str]] = {
@@ -382,7 +384,7 @@ class OpenAIChatDecoder:
     def _fail(self, kind: str, message: str, *, retry: bool) -> None:
         if self._failure is None:
             self._failure = (
-                Failure(kind, message, "try again; if it stays, the server is not what it says" * retry),
+                Failure(kind, message, _TRY_AGAIN if retry else _ANOTHER),
                 retry,
             )
 

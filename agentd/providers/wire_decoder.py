@@ -24,6 +24,7 @@ from tracewriter.events import Failure, ToolCall
 # The beginning of a frame is copied with every piece that comes: longer ones go the long way, where they are not.
 _MAX_REST_BYTES: Final = 16 * 1024
 _MAX_STRAY_BYTES: Final = 1024 * 1024  # lines outside the format: an error, or a whole answer that was not streamed
+_ANOTHER: Final = "ask for less at once, or ask another model"
 _TRY_AGAIN: Final = "try again; if it stays, the server is not what it says"
 
 _LF: Final = 0x0A  # looking for a number in bytes is several times faster than looking for bytes of length one
@@ -228,7 +229,7 @@ class WireDecoder(Generic[_E]):
 
     def _fail(self, message: str, *, retry: bool, kind: str = "protocol") -> None:
         if self._failure is None:
-            self._failure = Failure(kind, message, _TRY_AGAIN * retry), retry
+            self._failure = Failure(kind, message, _TRY_AGAIN if retry else _ANOTHER), retry
 
     def _fail_unless_whole(self, unit: str, *, seen: bool) -> None:
         """An answer of which nothing came, or not all."""
