@@ -16,7 +16,6 @@ from msgspec import Struct
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 0x0D  # sought as a number: that is six times faster than as bytes
-_NO_NAMES: Final[dict[bytes, str]] = {}
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -36,19 +35,15 @@ Item: TypeAlias = Frame | Stray
 
 
 class SSEDecoder:
-    """Takes a body's bytes, gives frames. Over `max_line_bytes` in a line or a frame it stops for good: `overflowed`.
-
-    `names` are whole event lines (b"event: ping") with their names, of a wire that repeats a few of them all the time.
-    """
+    """Takes a body's bytes, gives frames. Over `max_line_bytes` in a line or a frame it stops for good: `overflowed`."""
 
     __slots__ = (
-        "_data", "_data_bytes", "_event", "_first", "_max", "_names", "_skip_lf", "_tail", "between", "overflowed",
+        "_data", "_data_bytes", "_event", "_first", "_max", "_skip_lf", "_tail", "between", "overflowed",
     )  # fmt: skip
 
-    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, names: dict[bytes, str] = _NO_NAMES) -> None:
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.overflowed = False
         self._max = max_line_bytes
-        self._names = names
         self._tail = bytearray()  # the line that is not complete yet
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -115,21 +110,6 @@ class SSEDecoder:
         self._keep(tail)
         return items
 
-    def regular(self, data: bytes) -> list[bytes]:
-        """A short way for many bytes that are mostly frames of one known event line (see `names`) and one other line.
-
-        Gives the other lines of all whole frames, when all are of this form and none had begun before; else none. Of the
-        bytes, only what comes after the frames that the caller takes is still to be fed.
-        """
-        end = data.rfind(b"\n\n") + 1
-        if self._tail or self._data or self._event or self._skip_lf or self.overflowed or not 0 < end <= self._max:
-            return []
-        lines = data[:end].split(b"\n")
-        if len(lines) % 3 or any(lines[2::3]) or b"\r" in data or not self._names.keys() >= set(lines[::3]):
-            return []
-        self._first = False
-        return lines[1::3]
-
     @property
     def idle(self) -> bool:
         """A frame has ended and none has begun: what follows may be taken past this decoder, whole frames at a time."""
@@ -137,8 +117,8 @@ class SSEDecoder:
         return not (begun or self._first or self.overflowed)
 
     def _lines(self, lines: list[bytes], items: list[Item]) -> None:
-        """All of them. The kinds that nearly all lines are of (one data line, a known event, a blank one) are taken here."""
-        held, longest, names = self._data, self._max, self._names
+        """All of them. The kinds that nearly all lines are of (one data line, a blank one) are taken here."""
+        held, longest = self._data, self._max
         for line in lines:
             if not line:
                 if len(held) == 1 and held[0]:
@@ -146,14 +126,10 @@ class SSEDecoder:
                     self._event = ""
                     self._data_bytes = 0
                     continue
-            elif not held and not self._first:
-                if line.startswith(b"data: {") and len(line) <= longest:
-                    held.append(line[6:])
-                    self._data_bytes = len(line) - 5
-                    continue
-                if line in names:
-                    self._event = names[line]
-                    continue
+            elif not held and not self._first and line.startswith(b"data: {") and len(line) <= longest:
+                held.append(line[6:])
+                self._data_bytes = len(line) - 5
+                continue
             self._line(line, items)
             if self.overflowed:
                 return

@@ -8,6 +8,7 @@ way, up to where a frame has ended and none has begun. So framing of any kind wo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
@@ -33,7 +34,7 @@ _CR: Final = 0x0D
 _E = TypeVar("_E")
 
 
-class WireDecoder(Generic[_E]):
+class WireDecoder(ABC, Generic[_E]):
     """One answer. A wire adds what its events (`_E`) mean, and `_end`, which gives the last ones.
 
     What a stream sets once, or never, stands in the class until then: most streams are short.
@@ -164,9 +165,9 @@ class WireDecoder(Generic[_E]):
             else:
                 self._frame(item.data, item.event, out)
 
+    @abstractmethod
     def _take(self, frames: list[bytes], out: list[StreamEvent]) -> int:
         """Take the data of frames whose names do not matter, up to the first that is not of a usual kind; says how many."""
-        raise NotImplementedError
 
     def _frame(self, data: bytes, name: str, out: list[StreamEvent]) -> None:
         """Take a frame of any kind."""
@@ -177,25 +178,25 @@ class WireDecoder(Generic[_E]):
         else:
             self._event(event, data, name, out)
 
+    @abstractmethod
     def _strict(self, data: bytes) -> _E:
         """The event in a frame's data. Raises msgspec.DecodeError or RecursionError where only `_lenient` can tell."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _lenient(self, data: bytes) -> list[_E]:
         """The events in a frame's data, whatever is wrong with them; none where it is no JSON of the wire's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _event(self, event: _E, data: bytes, name: str, out: list[StreamEvent]) -> None:
         """Take an event; `data` is its JSON, `name` that of its event line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _error(self, reason: errors.Reason, out: list[StreamEvent]) -> None:
         """Take an error of the provider's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, out: list[StreamEvent]) -> None:
         """Give what comes last."""
-        raise NotImplementedError
 
     def _second_reading(self, data: bytes, name: str, out: list[StreamEvent]) -> None:
         """A frame that the first reading refused. What is no JSON is skipped unless it began like some: text may be lost."""
